@@ -76,8 +76,6 @@ setup(
         "export": ["onnx>=1.17", "onnxruntime>=1.20", "tf2onnx>=1.16.1", "ai-edge-litert>=2.0"],
         "notebooks": [*EXAMPLES, *TRANSLATION, "ipykernel", "nbclient", "nbformat"],
         "benchmarks": ["keras-nlp", "matplotlib>=3.7", "scikit-learn"],
-        # XLA's compiler for NVIDIA's GPUs, 5.6 GB, which needs none: benchmarks.gpu_programs.
-        "gpu-programs": ["jax[cuda12]>=0.10"],
     },
     classifiers=[
         "Intended Audience :: Developers",

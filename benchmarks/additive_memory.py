@@ -8,18 +8,17 @@ array of all hidden units alone would take. Seconds are those of one run after t
 rough guide.
 """
 
-import argparse
-import json
-import os
-import pathlib
-import platform
-import time
+import keras
+import numpy as np
 
-from benchmarks.processes import answer, peak_bytes
+from benchmarks import runner
+from benchmarks.attention.backends import BACKEND, compiled
+from benchmarks.attention.cases import Case
+from benchmarks.attention.contestants import NoWeights
+from keras_attention.backend import backend
+from keras_attention.kernels import additive
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-RESULTS = pathlib.Path(__file__).parent / "results" / "additive_memory.json"
+ops = keras.ops
 
 CASES = [
     {"B": 4, "T": 512, "S": 512, "H": 1, "U": 256},
@@ -32,134 +31,71 @@ MODES = {"tensorflow": ("graph", "jit_compile"), "jax": ("jit",), "torch": ("eag
 
 def written_down(query, key, v):
     """The equation, with the array that the kernel avoids."""
-    from keras import ops
-
     hidden = ops.tanh(ops.expand_dims(query, 2) + ops.expand_dims(key, 1))
     return ops.transpose(ops.sum(hidden * v, axis=-1), (0, 3, 1, 2))
 
 
-def compiled(function, train, mode):
-    """`function` of tensors as the mode runs it; with its gradients if it trains."""
-    if mode in ("graph", "jit_compile"):
-        import tensorflow as tf
-
-        def step(*arrays):
-            if not train:
-                return function(*arrays)
-            with tf.GradientTape() as tape:
-                tape.watch(arrays)
-                scores = function(*arrays)
-            return tape.gradient(scores, arrays)
-
-        return tf.function(step, jit_compile=mode == "jit_compile")
-    if mode == "jit":
-        import jax
-
-        def total(*arrays):
-            return function(*arrays).sum()
-
-        step = jax.jit(jax.grad(total, argnums=(0, 1, 2)) if train else function)
-        return lambda *arrays: jax.block_until_ready(step(*arrays))
-
-    import torch
-
-    def step(*arrays):
-        if not train:
-            with torch.no_grad():
-                return function(*arrays)
-        leaves = [array.detach().requires_grad_(True) for array in arrays]
-        return torch.autograd.grad(function(*leaves).sum(), leaves)
-
-    return step
-
-
 def inputs(case):
-    import keras
-    import numpy as np
-
     rng = np.random.default_rng(0)
-    shapes = ("BTHU", "BSHU", "HU")
-    return [
-        keras.ops.convert_to_tensor(
-            rng.normal(size=[case[axis] for axis in axes]).astype("float32")
-        )
-        for axes in shapes
-    ]
+    arrays = [rng.normal(size=[case[axis] for axis in axes]) for axes in ("BTHU", "BSHU", "HU")]
+    return [ops.convert_to_tensor(array.astype("float32")) for array in arrays]
 
 
 def measure(ours, case, train, mode):
     """One figure, in this process."""
-    import keras
+    function = additive.additive if ours else written_down
 
-    from keras_attention.kernels import additive
+    def gradients(*arrays):
+        scores, pull = backend.vjp(function, arrays)
+        return pull(ops.ones_like(scores))
 
-    run = compiled(additive.additive if ours else written_down, train, mode)
-    run(*inputs({**case, "B": 1, "T": 8, "S": 8}))
-    arrays = inputs(case)
-    before = peak_bytes()
-    run(*arrays)
-    grown = peak_bytes() - before
-    start = time.perf_counter()
-    run(*arrays)
-    return {
-        "megabytes": round(grown / 2**20, 1),
-        "seconds": round(time.perf_counter() - start, 3),
-        "keras": keras.__version__,
-    }
+    def run(case):
+        layer = NoWeights(gradients if train else function)
+        how = Case(1, case["T"], 1, 1, training=False, xla=mode == "jit_compile")
+        step = compiled(layer.function, layer, inputs(case), how)
+        step()
+        return step
 
-
-def in_a_process(*arguments):
-    """`measure` in a separate process."""
-    return json.loads(answer("benchmarks.additive_memory", "--measure", json.dumps(arguments)))
+    small = {**case, "B": 1, "T": 8, "S": 8}
+    grown, step = runner.growth(lambda: run(small), lambda: run(case))
+    (taken,) = runner.milliseconds(step, 1)
+    return {"megabytes": round(grown, 1), "seconds": round(taken / 1000, 3)}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--small", action="store_true", help="one small case, to see that it runs")
-    parser.add_argument("--output", type=pathlib.Path, help=f"a JSON file, such as {RESULTS.name}")
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(*json.loads(arguments.measure))))
-        return
-
-    backend = os.environ.get("KERAS_BACKEND", "tensorflow")
-    rows = []
-    for case in SMALL if arguments.small else CASES:
+def rows(options):
+    for case in SMALL if options.small else CASES:
         hidden = 4 * case["B"] * case["T"] * case["S"] * case["H"] * case["U"]
-        for mode in MODES[backend]:
+        for mode in MODES[BACKEND]:
             for train in (False, True):
                 found = {
-                    name: in_a_process(ours, case, train, mode)
+                    name: runner.in_a_process("additive_memory", "measure", ours, case, train, mode)
                     for name, ours in (("ours", True), ("written_down", False))
                 }
-                version = {figures.pop("keras") for figures in found.values()}
-                row = {
+                yield {
+                    "backend": BACKEND,
                     **case,
                     "mode": mode,
                     "step": "training" if train else "forward",
                     "hidden_units_megabytes": round(hidden / 2**20, 1),
                     **found,
                 }
-                rows.append(row)
-                ours, plain = found["ours"], found["written_down"]
-                print(
-                    f"{backend} {mode:11} {row['step']:8} "
-                    + " ".join(f"{axis}{size}" for axis, size in case.items())
-                    + f": ours {ours['megabytes']:8.1f} MB {ours['seconds']:7.3f} s, written down "
-                    f"{plain['megabytes']:8.1f} MB {plain['seconds']:7.3f} s",
-                    flush=True,
-                )
-    if arguments.output:
-        # Each backend has a separate run; the file keeps what the others wrote.
-        kept = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
-        kept[backend] = {
-            "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-            "keras": min(version),
-            "dtype": "float32",
-            "figures": rows,
-        }
-        arguments.output.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+def main():
+    options = runner.parsed(runner.parser(__doc__))
+
+    def text(row):
+        sizes = " ".join(f"{axis}{row[axis]}" for axis in "BTSHU")
+        ours, plain = row["ours"], row["written_down"]
+        return (
+            f"{BACKEND} {row['mode']:11} {row['step']:8} {sizes}: "
+            f"ours {ours['megabytes']:8.1f} MB {ours['seconds']:7.3f} s, "
+            f"written down {plain['megabytes']:8.1f} MB {plain['seconds']:7.3f} s"
+        )
+
+    # Each backend has a separate run, and all of them one file.
+    identity = ("backend", *CASES[0], "mode", "step")
+    runner.report(rows(options), options, text, identity=identity, dtype="float32")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,11 @@
 All models are two blocks of 64 features and 4 heads on learned positions, trained with the same
 batches. Each runs in a process of its own. CPU seconds are those of all cores; memory is how much
 the peak grows in training. With `--times 24` only so many steps are taken, for their time and
-memory, which are apart in the file. A JSON file that is there already is added to.
+memory, in rows of their own. A JSON file that is there already is added to.
 """
 
-import argparse
 import dataclasses
-import json
 import math
-import os
 import pathlib
 import time
 from collections.abc import Callable
@@ -25,10 +22,8 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from benchmarks.attention.report import surroundings
-from benchmarks.processes import answer, peak_bytes
+from benchmarks import runner
 
-FILE = "benchmarks/results/choosing.json"
 WIDTH, HEADS, SIZE, BLOCKS = 64, 4, 16, 2
 NEAR, FIRST = 32, 4  # A window to either side, and tokens that see all and are seen by all.
 RANK = 64  # Keys of a low-rank mechanism, whatever the length.
@@ -158,20 +153,18 @@ def window(length, causal):
     return ka.MultiHeadAttention(HEADS, SIZE, pattern=near)
 
 
-def window_and_global(length, causal):
-    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
-    return ka.MultiHeadAttention(
-        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
-    )
+def window_and_more(blocks=False):
+    """A window and the first tokens, and with `blocks` random blocks."""
 
+    def layer(length, causal):
+        seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
+        if blocks:
+            # In blocks of 16, as many on average as there are of the window.
+            seen = seen | ka.patterns.RandomBlocks(length, 16, 3)
+        seen = seen & ka.patterns.Causal() if causal else seen
+        return ka.MultiHeadAttention(HEADS, SIZE, pattern=seen)
 
-def window_global_and_random(length, causal):
-    # In blocks of 16, as many on average as there are of the window.
-    random = ka.patterns.RandomBlocks(length, 16, 3)
-    seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST) | random
-    return ka.MultiHeadAttention(
-        HEADS, SIZE, pattern=seen & ka.patterns.Causal() if causal else seen
-    )
+    return layer
 
 
 # These have no order, and so no `copy`.
@@ -186,8 +179,8 @@ MECHANISMS = {
         HEADS // 2, SIZE, depth=1, pattern=pattern(causal)
     ),
     "window": window,
-    "window, global": window_and_global,
-    "window, global, random": window_global_and_random,
+    "window, global": window_and_more(),
+    "window, global, random": window_and_more(blocks=True),
     "linformer": lambda length, causal: ka.LinformerAttention(HEADS, SIZE, length, RANK),
     "nystrom": lambda length, causal: ka.NystromAttention(HEADS, SIZE, RANK),
     "linear": lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal),
@@ -243,17 +236,20 @@ def measure(name, mechanism, seed, folder, small=False, times=None):
     optimizer = keras.optimizers.Adam(schedule, clipnorm=1.0)
     loss = "sparse_categorical_crossentropy"
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=jit)
-    before = peak_bytes()
     spent = []
-    for _ in range(task.steps):
-        batch = task.draw(rng, task.batch)
-        start = time.process_time()
-        model.train_on_batch(*batch)
-        spent.append(time.process_time() - start)
+
+    def train():
+        for _ in range(task.steps):
+            batch = task.draw(rng, task.batch)
+            start = time.process_time()
+            model.train_on_batch(*batch)
+            spent.append(time.process_time() - start)
+
+    grown, _ = runner.growth(lambda: None, train)
     # The median, as the first steps of each length compile.
     found = {
         "cpu_ms": 1000 * float(np.median(spent)),
-        "mib": (peak_bytes() - before) / 2**20,
+        "mib": grown,
         "weights": model.count_params(),
         "steps": task.steps,
         "seed": seed,
@@ -269,41 +265,27 @@ def measure(name, mechanism, seed, folder, small=False, times=None):
     return {"accuracy": right / count, **found}
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.choosing", description=__doc__)
-    parser.add_argument("tasks", nargs="+", choices=TASKS)
-    parser.add_argument("--mechanisms", nargs="*", choices=MECHANISMS, default=list(MECHANISMS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
-    parser.add_argument("--json", metavar="FILE", help="default: %(default)s", default=FILE)
-    parser.add_argument("--times", type=int, metavar="STEPS", help="take so many, and no test")
-    parser.add_argument("--small", action="store_true", help="a few steps, to see that it runs")
-    parser.add_argument("--here", action="store_true", help="the first of each, in this process")
-    options = parser.parse_args()
-    if "reviews" in options.tasks and not options.data_dir:
-        parser.error("reviews needs --data-dir")
-    if options.here:
-        arguments = options.tasks[0], options.mechanisms[0], options.seed, options.data_dir
-        print(json.dumps(measure(*arguments, small=options.small, times=options.times)))
-        return
-    path = pathlib.Path(os.devnull if options.small else options.json)
-    report = {**surroundings(options), "tasks": {}}
-    if path.is_file():
-        report = json.loads(path.read_text(encoding="utf-8"))
-    given = ["--here", "--seed", str(options.seed)] + options.small * ["--small"]
-    given += ["--data-dir", options.data_dir] if options.data_dir else []
-    given += ["--times", str(options.times)] if options.times else []
-    part = report.setdefault("times", {}) if options.times else report["tasks"]
+def rows(options):
     for task in options.tasks:
         for mechanism in options.mechanisms:
             if TASKS[task].causal and mechanism in UNORDERED:
                 continue
-            said = answer("benchmarks.choosing", task, "--mechanisms", mechanism, *given)
-            found = part.setdefault(task, {})
-            runs = [run for run in found.get(mechanism, []) if run["seed"] != options.seed]
-            found[mechanism] = [*runs, json.loads(said)]
-            print(task, mechanism, said, flush=True)
-            path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+            given = task, mechanism, options.seed, options.data_dir, options.small, options.times
+            found = runner.in_a_process("choosing", "measure", *given)
+            yield {"task": task, "mechanism": mechanism, **found}
+
+
+def main():
+    parser = runner.parser(__doc__)
+    parser.add_argument("tasks", nargs="+", choices=TASKS)
+    parser.add_argument("--mechanisms", nargs="*", choices=MECHANISMS, default=list(MECHANISMS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
+    parser.add_argument("--times", type=int, metavar="STEPS", help="take so many, and no test")
+    options = runner.parsed(parser)
+    if "reviews" in options.tasks and not options.data_dir:
+        parser.error("reviews needs --data-dir")
+    runner.report(rows(options), options, str, identity=("task", "mechanism", "seed", "steps"))
 
 
 if __name__ == "__main__":

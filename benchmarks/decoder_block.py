@@ -11,21 +11,16 @@ policy "mixed_bfloat16". Each pair computes the same, of the same weights: rows 
 agree are refused.
 """
 
-import argparse
 import dataclasses
 import itertools
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from benchmarks.attention.backends import BACKEND, compiled
 from benchmarks.attention.cases import Case
-from benchmarks.attention.measuring import distance
 from keras_attention import generation
 from keras_attention.backend import backend
 
@@ -159,32 +154,12 @@ def hub_block(size, policy):
     return backbone.transformer_layers[0]
 
 
-def hub(size, what, dtype, policy, xla, weights):
+def hub(size, what, dtype, policy, xla, weights=None):
+    """Its work as a function, with our weights if they are given."""
     block = hub_block(size, policy)
-    names = [
-        "query",
-        "key",
-        "value",
-        "attention_output",
-        "attention_norm",
-        "gate",
-        "intermediate",
-        "output",
-        "norm",
-    ]
-    given = dict(zip(names, weights, strict=True))
-    order = [
-        "query",
-        "key",
-        "value",
-        "attention_output",
-        "attention_norm",
-        "intermediate",
-        "gate",
-        "output",
-        "norm",
-    ]
-    block.set_weights([given[name] for name in order])
+    if weights is not None:
+        *attention, gate, intermediate, output, norm = weights
+        block.set_weights([*attention, intermediate, gate, output, norm])
     case = size.case(what, xla)
     inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
     if what != "tokens":
@@ -198,10 +173,8 @@ def hub(size, what, dtype, policy, xla, weights):
 
     def filled(x, mask):
         seen = ops.broadcast_to(slots, (size.batch, size.length, shape[2]))
-        given = {"self_attention_cache": ops.zeros(shape, dtype)}
-        return block(x, decoder_attention_mask=seen, self_attention_cache_update_index=0, **given)[
-            1
-        ]
+        given = {"self_attention_cache": ops.zeros(shape, dtype), "decoder_attention_mask": seen}
+        return block(x, **given, self_attention_cache_update_index=0)[1]
 
     def decode(x, cache):
         def step(n, carry):
@@ -253,9 +226,8 @@ def transformers_block(size, what, dtype, weights, compiles):
     def run():
         given = x.detach().requires_grad_(what == "training")
         with torch.set_grad_enabled(what == "training"):
-            output = model(
-                inputs_embeds=given, attention_mask=mask, position_ids=places, use_cache=False
-            )[0]
+            seen = {"attention_mask": mask, "position_ids": places, "use_cache": False}
+            output = model(inputs_embeds=given, **seen)[0]
             if what != "training":
                 return (output,)
             total = (output * mask[..., None]).float().square().sum()
@@ -267,18 +239,12 @@ def transformers_block(size, what, dtype, weights, compiles):
     # All slots, as `generate` has it: compiled, each length of a mask would be another program.
     slots = torch.cat([mask, mask.new_ones(size.batch, size.tokens)], 1)
     cache = transformers.StaticCache(config, max_cache_len=size.length + size.tokens)
+    given = {"attention_mask": slots, "past_key_values": cache, "use_cache": True}
     with torch.no_grad():
-        model(
-            inputs_embeds=x,
-            attention_mask=slots,
-            position_ids=places,
-            past_key_values=cache,
-            use_cache=True,
-        )
+        model(inputs_embeds=x, position_ids=places, **given)
     (layer,) = cache.layers
-    filled = [
-        (array, array.clone()) for array in (layer.keys, layer.values, layer.cumulative_length)
-    ]
+    arrays = layer.keys, layer.values, layer.cumulative_length
+    filled = [(array, array.clone()) for array in arrays]
     tokens = states(size, dtype, size.tokens)
     step = torch.compile(model, dynamic=False) if compiles else model
 
@@ -290,13 +256,7 @@ def transformers_block(size, what, dtype, weights, compiles):
         at = places[:, -1:]
         for n in range(size.tokens):
             at = at + 1
-            y = step(
-                inputs_embeds=tokens[:, n : n + 1],
-                attention_mask=slots,
-                position_ids=at,
-                past_key_values=cache,
-                use_cache=True,
-            )[0]
+            y = step(inputs_embeds=tokens[:, n : n + 1], position_ids=at, **given)[0]
         return (y,)
 
     return decode
@@ -326,7 +286,7 @@ def sides(name, small, xla):
     else:
         their = transformers_block(size, what, dtype, weights, other == "transformers_compiled")
     real = size.real[..., None] if what != "tokens" else 1
-    apart = distance(
+    apart = runner.distance(
         *(ops.convert_to_numpy(ops.cast(run()[0], "float32")) * real for run in (our, their))
     )
     if not apart < FARTHEST[dtype]:
@@ -335,19 +295,15 @@ def sides(name, small, xla):
 
 
 def rows(names, options):
-    """As `turns.measure` takes them."""
     for name in names:
         yield name, *sides(name, options.small, options.jit), AIMS[name.split("-")[-1]]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    names = row_names()
-    turns.add_arguments(parser, names)
-    parser.add_argument("--jit", action="store_true", help="compile with XLA on TensorFlow")
-    options = parser.parse_args()
-    found = rows(turns.chosen(options, names, parser), options)
-    turns.measure(found, options, backend=BACKEND, jit=options.jit)
+    def about(options):
+        return {"jit": options.jit}
+
+    runner.compare(__doc__, row_names(), rows, about, jit="compile with XLA on TensorFlow")
 
 
 if __name__ == "__main__":

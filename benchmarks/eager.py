@@ -5,15 +5,10 @@ sides take turns: ours, and Keras's layer, KerasHub's, or, for a token with a ca
 with that token alone.
 """
 
-import argparse
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import keras
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 
 
 def layer():
@@ -54,17 +49,14 @@ ROWS = {
 }
 
 
+def rows(names, options):
+    for name in names:
+        work, sides, aim = ROWS[name]
+        yield name, work, *sides(), aim
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    turns.add_arguments(parser, ROWS)
-    options = parser.parse_args()
-    if options.small:
-        options.seconds, options.repeats = 1, 3
-    rows = (
-        (name, ROWS[name][0], *ROWS[name][1](), ROWS[name][2])
-        for name in turns.chosen(options, ROWS, parser)
-    )
-    turns.measure(rows, options, backend=keras.config.backend())
+    runner.compare(__doc__, ROWS, rows)
 
 
 if __name__ == "__main__":

@@ -7,16 +7,12 @@ search, and many tokens against few. Weights are random and no token stops a row
 is as long as can be.
 """
 
-import argparse
 import dataclasses
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
-from benchmarks import turns
+from benchmarks import runner
 from examples import translation
 from keras_attention import generation
 
@@ -44,15 +40,9 @@ SMALL = Size(1, 16, 32, 2, 50, batch=2, source=5, tokens=4, longest=8, trained=4
 
 def ours(size):
     """A built model of keras_attention."""
-    return translation.transformer(
-        size.vocabulary,
-        layers=size.layers,
-        dim=size.dim,
-        intermediate_dim=size.intermediate_dim,
-        num_heads=size.heads,
-        dropout=0.1,
-        positions="sin-cos",
-    )
+    sizes = {"layers": size.layers, "dim": size.dim, "intermediate_dim": size.intermediate_dim}
+    given = {"num_heads": size.heads, "dropout": 0.1, "positions": "sin-cos"}
+    return translation.transformer(size.vocabulary, **sizes, **given)
 
 
 def theirs(size):
@@ -80,12 +70,11 @@ def our_search(model, size, tokens, beams=None):
     """A function that writes `tokens` tokens for each source sentence."""
 
     def found(source):
-        first, cache, memory = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
+        start = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
         if beams is None:
-            return generation.greedy(model.step, first, cache, memory, max_tokens=tokens).tokens
-        return generation.beam_search(
-            model.step, first, cache, memory, num_beams=beams, max_tokens=tokens
-        ).tokens
+            return generation.greedy(model.step, *start, max_tokens=tokens).tokens
+        given = {"num_beams": beams, "max_tokens": tokens}
+        return generation.beam_search(model.step, *start, **given).tokens
 
     search, source = generation.compiled(found, model), sentences(size, size.source)
     return lambda: ops.convert_to_numpy(search(source))
@@ -114,11 +103,9 @@ def training(model, size):
     # XLA made a step of the translation example slower on CPUs.
     model.compile("adam", loss, jit_compile=keras.config.backend() == "jax")
     rng = np.random.default_rng(0)
-    arrays = [
-        rng.integers(1, size.vocabulary, (size.trained, length)).astype("int32")
-        for length in (size.source, size.source, size.source)
-    ]
-    return lambda: model.train_on_batch(arrays[:2], arrays[2])
+    shape = 3, size.trained, size.source
+    source, target, labels = rng.integers(1, size.vocabulary, shape).astype("int32")
+    return lambda: model.train_on_batch([source, target], labels)
 
 
 def sentences(size, length):
@@ -136,8 +123,8 @@ ROWS = {
 }
 
 
-def rows(size, names):
-    """(name, what it is, our side, the other side, the ratio aimed at) of each name."""
+def rows(names, options):
+    size = size_of(options)
     mine, other = ours(size), theirs(size)
     greedy, as_taught = our_search(mine, size, size.tokens), their_search(other, size)
     sides = {
@@ -147,17 +134,19 @@ def rows(size, names):
         "training": (training(mine, size), training(other, size)),
     }
     for name in names:
-        what, aim = ROWS[name]
-        yield name, what.format(**dataclasses.asdict(size)), *sides[name], aim
+        work, aim = ROWS[name]
+        yield name, work.format(**dataclasses.asdict(size)), *sides[name], aim
+
+
+def size_of(options):
+    return SMALL if options.small else Size()
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    turns.add_arguments(parser, ROWS)
-    options = parser.parse_args()
-    names = turns.chosen(options, ROWS, parser)
-    size = SMALL if options.small else Size()
-    turns.measure(rows(size, names), options, size=dataclasses.asdict(size))
+    def about(options):
+        return {"size": dataclasses.asdict(size_of(options))}
+
+    runner.compare(__doc__, ROWS, rows, about)
 
 
 if __name__ == "__main__":

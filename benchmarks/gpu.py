@@ -2,14 +2,15 @@
 
 First every kernel against `reference`: outputs and gradients, float32 and bfloat16, with masks,
 windows and caches. Then times: of the attention alone against PyTorch's
-`scaled_dot_product_attention`, of layers against Keras's, and of training steps of whole models.
+`scaled_dot_product_attention`, of layers against Keras's, and of training steps of two blocks.
 It starts no row after `--budget` seconds, eight minutes: those left are named at the end. Products
 of float32 have TensorFloat-32's 10 bits on JAX, unless `JAX_DEFAULT_MATMUL_PRECISION=highest`.
+
+`--tiles` measures instead how many scores a tile should have: training steps in bfloat16 of
+problems that no fused kernel takes.
 """
 
-import argparse
 import json
-import pathlib
 import sys
 import time
 
@@ -17,15 +18,16 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import generation, gpu_options, imdb_step
+from benchmarks import decoder_block, runner
 from benchmarks.attention.backends import BACKEND, compiled, gpu
 from benchmarks.attention.cases import Case, Contestant, Row
 from benchmarks.attention.contestants import OUR_MODEL, THEIR_MODEL, NoWeights
-from benchmarks.attention.measuring import distance, measured
-from benchmarks.attention.report import header, line, preamble, surroundings
+from benchmarks.attention.measuring import measured
+from benchmarks.attention.report import failed, header, line
 from benchmarks.attention.rows import against_keras, decoding_rows, shrunk
 from keras_attention import kernels, patterns
 from keras_attention.backend import backend
+from keras_attention.kernels import strategies
 
 ops = keras.ops
 
@@ -39,43 +41,35 @@ FARTHEST = {"float32": 5e-3, "bfloat16": 2e-2}
 
 
 def problems(length):
-    """By name: lengths of queries and keys, key heads, and arguments of `ops.attend`."""
-    rng = np.random.default_rng(0)
-    batch, heads = 2, 4
-    padding = np.arange(length) < np.array([[length], [length // 2]])
-    bias = rng.standard_normal((1, heads, length, length), dtype="float32")
-    segments = np.repeat(np.arange(4), length // 4)[None].repeat(batch, 0).astype("int32")
-    window = patterns.SlidingWindow(length // 16, length // 16)
-    given = {
-        "plain": {},
-        "padding": {"mask": padding[:, None, None]},
-        "causal": {"pattern": "causal"},
-        "window": {"pattern": window},
-        "bias": {"bias": bias},
-        "segments": {"segment_ids": (segments, segments), "pattern": "causal"},
-        "soft cap": {"logit_soft_cap": 5.0},
+    """By name: queries, key heads and arguments of `ops.attend`, of 2 sequences and 4 heads."""
+    padding = (np.arange(length) < np.array([[length], [length // 2]]))[:, None, None]
+    bias = np.random.default_rng(0).standard_normal((1, 4, length, length), dtype="float32")
+    segments = np.repeat(np.arange(4), length // 4)[None].repeat(2, 0).astype("int32")
+    gaps = (np.arange(length) % 3 > 0)[None, None, None]
+    near, chunk = length // 16, length // 8
+    causal, before = {"pattern": "causal"}, {"pattern": patterns.SlidingWindow(near, 0)}
+    left = {**causal, "mask": padding[..., ::-1]}
+    return {
+        "plain": (length, 4, {}),
+        "padding": (length, 4, {"mask": padding}),
+        "causal": (length, 4, causal),
+        "window": (length, 4, {"pattern": patterns.SlidingWindow(near, near)}),
+        "bias": (length, 4, {"bias": bias}),
+        "segments": (length, 4, {**causal, "segment_ids": (segments, segments)}),
+        "soft cap": (length, 4, {"logit_soft_cap": 5.0}),
+        "grouped heads": (length, 2, causal),
+        "grouped heads, rotary, causal, padded on the left": (
+            *(length, 2),
+            {**left, "position": "rotary"},
+        ),
+        "gaps": (length, 4, {"mask": gaps}),
+        "causal, gaps": (length, 4, {**causal, "mask": gaps}),
+        "causal window": (length, 4, before),
+        "causal window, padded on the left": (length, 4, {**left, **before}),
+        "ALiBi": (length, 4, {**causal, "position": "alibi"}),
+        "one token, cache": (1, 2, {**causal, "offset": length - 1}),
+        "chunk, cache": (chunk, 4, {**causal, "offset": length - chunk}),
     }
-    every = {name: (length, length, heads, options) for name, options in given.items()}
-    every["grouped heads"] = length, length, 2, {"pattern": "causal"}
-    left = {"mask": padding[:, None, None, ::-1], "pattern": "causal"}
-    every["grouped heads, rotary, causal, padded on the left"] = (
-        *(length, length, 2),
-        {**left, "position": "rotary"},
-    )
-    gaps = np.arange(length) % 3 > 0
-    every["gaps"] = length, length, heads, {"mask": gaps[None, None, None]}
-    every["causal, gaps"] = length, length, heads, {**left, "mask": gaps[None, None, None]}
-    left_window = patterns.SlidingWindow(length // 16, 0)
-    every["causal window"] = length, length, heads, {"pattern": left_window}
-    every["causal window, padded on the left"] = (
-        *(length, length, heads),
-        {**left, "pattern": left_window},
-    )
-    every["ALiBi"] = length, length, heads, {"pattern": "causal", "position": "alibi"}
-    every["one token, cache"] = 1, length, 2, {"pattern": "causal", "offset": length - 1}
-    chunk = length // 8
-    every["chunk, cache"] = chunk, length, 4, {"pattern": "causal", "offset": length - chunk}
-    return batch, heads, every
 
 
 def answers(kernel, arrays, upstream, options):
@@ -91,12 +85,11 @@ def answers(kernel, arrays, upstream, options):
 
 def checked(length, dtypes, size=64):
     """A dictionary for each kernel, problem and dtype: how far it is from `reference`."""
-    batch, heads, every = problems(length)
     rng = np.random.default_rng(1)
     for dtype, farthest in dtypes.items():
-        for name, (queries, keys, groups, options) in every.items():
+        for name, (queries, groups, options) in problems(length).items():
             options = {k: _tensors(x) for k, x in options.items()}
-            shapes = [(batch, n, h, size) for n, h in ((queries, heads), *[(keys, groups)] * 2)]
+            shapes = [(2, queries, 4, size), *[(2, length, groups, size)] * 2]
             arrays = [
                 ops.cast(rng.standard_normal(shape, dtype="float32"), dtype) for shape in shapes
             ]
@@ -111,7 +104,7 @@ def checked(length, dtypes, size=64):
                     if "cannot do this" not in str(error):
                         raise
                     continue
-                apart = max(map(distance, found, expected))
+                apart = max(map(runner.distance, found, expected))
                 row = {"kernel": kernel, "problem": name, "dtype": dtype, "apart": apart}
                 yield {**row, "agrees": bool(apart < farthest)}
 
@@ -131,20 +124,23 @@ def heads_of(case):
     return np.random.default_rng(0).standard_normal(shape, dtype="float32")
 
 
-def _attend_alone(case):
-    window = case.window and patterns.SlidingWindow(case.window, case.window)
-    mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
-    mask = ops.convert_to_tensor(mask[:, None, None]) if case.padding else None
+def attending(case, **options):
+    """Attention alone, forward or with its gradients."""
 
     def attend(heads):
-        parts = (heads[n] for n in range(3))
-        pattern = "causal" if case.causal else window
-        return keras_attention.ops.attend(*parts, mask=mask, pattern=pattern)
+        return keras_attention.ops.attend(*(heads[n] for n in range(3)), **options)
 
     inputs = [ops.convert_to_tensor(heads_of(case), dtype=case.dtype)]
     layer = NoWeights(attend)
     # The layer's call would cast to its own dtype.
     return compiled(layer.function, layer, inputs, case)
+
+
+def _attend_alone(case):
+    window = case.window and patterns.SlidingWindow(case.window, case.window)
+    mask = np.arange(case.length) < np.linspace(0.75, 1, case.batch)[:, None] * case.length
+    mask = ops.convert_to_tensor(mask[:, None, None]) if case.padding else None
+    return attending(case, mask=mask, pattern="causal" if case.causal else window)
 
 
 def _torch_alone(case):
@@ -168,58 +164,103 @@ def _torch_alone(case):
     return run
 
 
-ALONE = Contestant("ops.attend", _attend_alone)
-TORCH = Contestant("torch scaled_dot_product_attention, without padding", _torch_alone)
+def against(name, work, case, ours, theirs, projections=4):
+    """A row of two sides of the same case, each a label and what prepares it."""
+    sides = ((Contestant(*side), case) for side in (ours, theirs))
+    return Row(name, work, *sides, case.gflop(projections), same=False)
 
 
-def _imdb_step(attend):
+def _layer(make, is_keras=False, **options):
+    """A layer on `case.length` tokens, with padding on the left if the case has any."""
+
     def prepare(case):
-        model = imdb_step.build(attend, case.xla)
-        rng = np.random.default_rng(0)
-        ids = rng.integers(0, imdb_step.WORDS, (case.batch, imdb_step.LENGTH)).astype("int32")
-        labels = rng.integers(0, 2, (case.batch, 1)).astype("float32")
-        return lambda: (model.train_on_batch(ids, labels),)
+        layer = make(case.heads, case.key_dim, dtype=case.policy, **options)
+        size = block_size(case)
+        x, real = decoder_block.states(size, case.dtype, case.length), size.real
+        masks = dict.fromkeys(("query_mask", "value_mask"), ops.convert_to_tensor(real))
+        masks = masks if case.padding else {}
+        if is_keras:
+            masks["use_causal_mask"] = case.causal
+        layer(x, x)
+        return compiled(lambda x: layer(x, x, **masks), layer, [x], case)
 
     return prepare
 
 
-def _translation_step(make):
-    def prepare(case):
-        size = generation.SMALL if case.length < generation.Size().source else generation.Size()
-        step = generation.training(make(size), size)
-        return lambda: (step(),)
+# By name: options of our layer and of Keras's, which has no positions, and those of the case.
+OPTIONS = {
+    "rotary": ({"position": "rotary"}, {}, {}),
+    "causal-rotary-grouped": (
+        {"position": "rotary", "pattern": "causal", "num_key_value_heads": 2},
+        {},
+        {"causal": True},
+    ),
+    "causal-window": (
+        {"pattern": patterns.SlidingWindow(127, 0)},
+        {"sliding_window": 128},
+        {"causal": True},
+    ),
+    "alibi": ({"position": "alibi", "pattern": "causal"}, {}, {"causal": True}),
+    "padded-left": ({"pattern": "causal"}, {}, {"causal": True, "padding": True}),
+}
 
-    return prepare
+
+def option_rows(size):
+    for length, batch in LENGTHS.items():
+        for name, (options, theirs, given) in OPTIONS.items():
+            case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **given))
+            ours = "keras_attention", _layer(keras_attention.MultiHeadAttention, **options)
+            other = "keras", _layer(keras.layers.MultiHeadAttention, True, **theirs)
+            yield against(f"{name}-{length}", f"{name}: {case.describe()}", case, ours, other)
+
+
+def block_size(case):
+    sizes = {"features": case.features, "heads": case.heads}
+    if case.features < 512:
+        sizes.update(intermediate=2 * case.features, key_heads=1)
+    return decoder_block.Size(case.length, case.batch, **sizes)
+
+
+def block_rows(size):
+    """The block of Llama's kind: RMSNorm, rotary positions, 8 heads over 2, SwiGLU, causal."""
+
+    def side(make):
+        def prepare(case):
+            found = make(block_size(case), "training", case.dtype, case.policy, case.xla)
+            return found[1] if make is decoder_block.ours else found
+
+        return prepare
+
+    for length, batch in LENGTHS.items():
+        case = size(Case(batch, length, 512, 8, dtype="bfloat16", causal=True, xla=True))
+        work = f"Llama's block, padded on the left: {case.describe()}"
+        ours = "keras_attention", side(decoder_block.ours)
+        other = "keras_hub", side(decoder_block.hub)
+        projections = 2 + 2 * 2 / 8 + 3 * 1376 / 512
+        yield against(f"block-{length}", work, case, ours, other, projections)
 
 
 def attention_rows(size):
+    other = "torch scaled_dot_product_attention, without padding", _torch_alone
     for dtype in ("bfloat16", "float32"):
         for length, batch in LENGTHS.items():
-            for training in (False, True):
-                case = size(
-                    Case(batch, length, 512, 8, training=training, padding=True, dtype=dtype)
-                )
-                step = "training" if training else "forward"
-                yield Row(
-                    f"alone-{dtype}-{length}-{step}",
-                    f"attention alone: {case.describe()}",
-                    (ALONE, case),
-                    (TORCH, case),
-                    case.gflop(projections=0),
-                    same=False,
-                )
+            for step in ("forward", "training"):
+                given = {"training": step == "training", "padding": True, "dtype": dtype}
+                case = size(Case(batch, length, 512, 8, **given))
+                name, work = f"alone-{dtype}-{length}-{step}", f"attention alone: {case.describe()}"
+                yield against(name, work, case, ("ops.attend", _attend_alone), other, 0)
 
 
 def layer_rows(size):
     works = {
         "plain": {},
-        "padding, dropout": {"padding": True, "dropout": 0.1},
+        "padding-dropout": {"padding": True, "dropout": 0.1},
         "window": {"window": 1023},
     }
     for length, batch in LENGTHS.items():
         for work, options in works.items():
             case = size(Case(batch, length, 512, 8, dtype="bfloat16", xla=True, **options))
-            yield against_keras(f"layer-{length}-{work.replace(', ', '-')}", case)
+            yield against_keras(f"layer-{length}-{work}", case)
 
 
 def model_rows(size):
@@ -227,25 +268,14 @@ def model_rows(size):
     gflop = 2 * case.gflop(projections=12)
     work = f"two-block model: {case.describe()}"
     yield Row("model", work, (OUR_MODEL, case), (THEIR_MODEL, case), gflop)
-    case = size(Case(32, 80, 128, 8, xla=True))
-    sides = (
-        Contestant(name, _imdb_step(imdb_step.LAYERS[name]))
-        for name in ("keras_attention.MultiHeadAttention(8, 16)", imdb_step.BASELINE)
-    )
-    ours, theirs = ((side, case) for side in sides)
-    yield Row("imdb", "IMDB model, training step", ours, theirs, case.gflop(), same=False)
-    case = size(Case(64, 32, 256, 4, xla=True))
-    ours = Contestant("examples.translation", _translation_step(generation.ours)), case
-    theirs = Contestant("KerasHub", _translation_step(generation.theirs)), case
-    yield Row("translation", "Transformer, training step", ours, theirs, case.gflop(), same=False)
 
 
 def rows(small):
     """All rows, the most telling first."""
     size = shrunk if small else lambda case: case
     found = [
-        *gpu_options.block_rows(size, LENGTHS),
-        *gpu_options.option_rows(size, LENGTHS),
+        *block_rows(size),
+        *option_rows(size),
         *layer_rows(size),
         *attention_rows(size),
         *decoding_rows(size, "bfloat16"),
@@ -254,69 +284,92 @@ def rows(small):
     if not small:
         return found
     kept = (
-        *("alone-bfloat16-512-training", "layer-512-window", "model", "imdb"),
+        *("alone-bfloat16-512-training", "layer-512-window", "model"),
         *("causal-rotary-grouped-512", "causal-window-512", "padded-left-512", "block-512"),
     )
     return [row for row in found if row.name in kept]
 
 
+# Tiles
+
+TILED = {
+    "dropout": {"dropout": 0.1, "seed": 1},
+    "ALiBi, causal": {"position": "alibi", "pattern": "causal"},
+    "window of 128 on both sides": {"pattern": patterns.SlidingWindow(128, 128)},
+}
+SCORES = tuple(2**power for power in range(21, 28, 2))
+
+
+def tiled(case, kernel, scores, options):
+    """A training step with tiles of so many scores, or None where this kernel cannot."""
+    run = attending(case, kernel=kernel, **options)
+
+    def step():
+        # Read when the step is compiled, and by PyTorch in each call.
+        with strategies.using(scores=scores):
+            return run()
+
+    try:
+        step()
+    except ValueError as error:
+        if "cannot do this" not in str(error):
+            raise
+        return None
+    return step
+
+
+def tile_rows(options):
+    for length, batch in ({64: 2} if options.small else {2048: 8, 8192: 2}).items():
+        case = Case(batch, length, 512, 8, dtype="bfloat16")
+        for problem, given in TILED.items():
+            for kernel in ("blockwise", "banded"):
+                runs = {scores: tiled(case, kernel, scores, given) for scores in SCORES}
+                runs = {scores: run for scores, run in runs.items() if run}
+                if runs:
+                    times = runner.in_turns(runs, options.repeats, options.seconds)
+                    row = {"problem": problem, "length": length, "batch": batch}
+                    yield {**row, "kernel": kernel, "times": times}
+
+
 def main():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__.splitlines()[0]
-    )
-    parser.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
+    parser = runner.parser(__doc__, (), seconds=3)
     parser.add_argument("--check", default=",".join(FARTHEST), help="dtypes of kernels, or none")
-    parser.add_argument("--rows", default="", help="those whose names begin so, or none")
     parser.add_argument("--budget", type=float, default=480, help="seconds; no row starts after it")
-    parser.add_argument("--repeats", type=int, default=21, help="bursts of each side of a row")
-    parser.add_argument("--seconds", type=float, default=3, help="for each row")
-    parser.add_argument(
-        "--output",
-        type=pathlib.Path,
-        help=f"default: benchmarks/results/gpu_{BACKEND}.json, unless --small",
-    )
-    options = parser.parse_args()
+    parser.add_argument("--tiles", action="store_true", help="by the scores of a tile instead")
+    options = runner.parsed(parser)
     if not (gpu() or options.small):
         parser.error(f"{BACKEND} sees no GPU; --small shows on a CPU that this program runs")
-    if options.small:
-        options.repeats, options.seconds = 2, 0.2
+    if options.tiles:
+        runner.report(tile_rows(options), options, str)
+        return 0
     started = time.monotonic()
-    report = surroundings(options)
-    print(preamble(report), flush=True)
-
     dtypes = {name: FARTHEST[name] for name in options.check.split(",") if name != "none"}
-    report["kernels"] = list(checked(64 if options.small else 1024, dtypes))
-    wrong = [row for row in report["kernels"] if not row["agrees"]]
-    print(f"{len(report['kernels'])} comparisons with `reference`, {len(wrong)} apart.")
+    checks = list(checked(64 if options.small else 1024, dtypes))
+    wrong = [row for row in checks if not row["agrees"]]
+    print(f"{len(checks)} comparisons with `reference`, {len(wrong)} apart.")
     for dtype in dtypes:
-        most = max(
-            (row["apart"], row["problem"]) for row in report["kernels"] if row["dtype"] == dtype
-        )
+        most = max((row["apart"], row["problem"]) for row in checks if row["dtype"] == dtype)
         print(f"Farthest in {dtype}: {most[0]:.2g} of the norm, {most[1]}.")
     for row in wrong:
         print("APART:", json.dumps(row))
 
-    print(f"\n{header()}", flush=True)
-    report["rows"], report["left_out"] = [], []
-    for row in rows(options.small):
-        if not row.name.startswith(tuple(options.rows.split(","))):
-            continue
-        if time.monotonic() - started > options.budget:
-            report["left_out"].append(row.name)
-            continue
-        report["rows"].append(measured(row, options))
-        print(line(report["rows"][-1]), flush=True)
-    if report["left_out"]:
-        print(f"\nNo time was left for: {', '.join(report['left_out'])}.")
-    output = options.output
-    if output is None and not options.small:
-        output = pathlib.Path(__file__).parent / "results" / f"gpu_{BACKEND}.json"
-    if output:
-        output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    failed = any(
-        "error" in row.get("ours", {}) or row["reached"] == "differs" for row in report["rows"]
-    )
-    return int(bool(wrong) or failed)
+    left_out = []
+
+    def found():
+        # `--rows` are the beginnings of names here.
+        for row in rows(options.small):
+            if not row.name.startswith(tuple(options.rows.split(","))):
+                continue
+            if time.monotonic() - started > options.budget:
+                left_out.append(row.name)
+                continue
+            yield measured(row, options)
+
+    about = {"kernels": checks, "left_out": left_out}
+    report = runner.report(found(), options, line, header(), **about)
+    if left_out:
+        print(f"\nNo time was left for: {', '.join(left_out)}.")
+    return int(bool(wrong) or failed(report["rows"]))
 
 
 if __name__ == "__main__":

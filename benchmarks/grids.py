@@ -6,19 +6,12 @@ grows in a training step of the full size, after one of a small grid; of all pai
 our layer, which stores no scores, and of `keras.layers.MultiHeadAttention`.
 """
 
-import argparse
-import json
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from benchmarks.attention.backends import BACKEND
-from benchmarks.processes import answer, peak_bytes
 from keras_attention import patterns
 
 FULL = {"side": 64, "batch": 1, "features": 128, "heads": 4}
@@ -57,44 +50,39 @@ def step(name, sizes, jit):
 
 
 def mebibytes(name, sizes, jit):
-    step(name, {**sizes, "side": 16}, jit)()
-    before = peak_bytes()
-    step(name, sizes, jit)()
-    return (peak_bytes() - before) / 2**20
+    """What this process grows by, after a step of a small grid."""
+    small = {**sizes, "side": 16}
+    grown, _ = runner.growth(step(name, small, jit), lambda: step(name, sizes, jit)())
+    return round(grown, 1)
+
+
+def rows(names, options):
+    sizes, jit = settings(options)
+    for name in names:
+        sides = step(name, sizes, jit), step("all", sizes, jit)
+        yield name, "training step", *sides, round(1 / PATTERNS[name][1], 1)
+
+
+def memory_rows(names, options):
+    for name in (*names, "all", "keras"):
+        grown = runner.in_a_process("grids", "mebibytes", name, *settings(options))
+        yield {"name": name, "MiB": grown}
+
+
+def settings(options):
+    return SMALL if options.small else FULL, BACKEND == "jax" or options.xla
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    turns.add_arguments(parser, PATTERNS)
+    parser = runner.parser(__doc__, PATTERNS)
     parser.add_argument("--xla", action="store_true", help="TensorFlow's steps compiled by XLA")
     parser.add_argument("--memory", action="store_true", help="memory instead of time")
-    parser.add_argument("--measure", help="the memory of one layer, in MiB")
-    options = parser.parse_args()
-    sizes = SMALL if options.small else FULL
-    jit = BACKEND == "jax" or options.xla
-    if options.measure:
-        print(mebibytes(options.measure, sizes, jit))
-        return
-    picked = turns.chosen(options, PATTERNS, parser)
-    if not options.memory:
-        rows = (
-            (name, "training step", step(name, sizes, jit), step("all", sizes, jit),
-             round(1 / PATTERNS[name][1], 1))
-            for name in picked
-        )  # fmt: skip
-        turns.measure(rows, options, **sizes, xla=options.xla)
-        return
-    flags = [flag for flag in ("small", "xla") if getattr(options, flag)]
-    found = {
-        name: round(
-            float(answer("benchmarks.grids", "--measure", name, *(f"--{f}" for f in flags))), 1
-        )
-        for name in (*picked, "all", "keras")
-    }
-    print(found)
-    if options.output:
-        with open(options.output, "w", encoding="utf-8") as file:
-            file.write(json.dumps({**sizes, "backend": BACKEND, "MiB": found}, indent=2) + "\n")
+    options = runner.parsed(parser, PATTERNS)
+    about = {**settings(options)[0], "xla": options.xla}
+    if options.memory:
+        runner.report(memory_rows(options.rows, options), options, str, **about)
+    else:
+        runner.turns(rows(options.rows, options), options, **about)
 
 
 if __name__ == "__main__":

@@ -4,31 +4,20 @@ The example's model `ngrams` with its attention, and with the same weight on eve
 trained on the same reviews with the same settings, and measured on reviews held out of them.
 """
 
-import argparse
-import pathlib
-
 import keras
 
+from benchmarks import imdb_linear, runner
 from examples import imdb_classification as example
-from examples import imdb_ngrams, imdb_reviews, training
+from examples import imdb_ngrams, training
 
-SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
+SETTINGS = imdb_linear.SETTINGS
 
 
 def measure(reviews, seeds, epochs):
-    """For the model with attention and without: loss and accuracy of each seed after `epochs`."""
+    """Rows of the model with attention and without: loss and accuracy of each seed."""
     sets = dict(zip(("train", "held_out"), reviews.split(0.2, seed=0), strict=True))
     labels = {name: found.labels for name, found in sets.items()}
-    tokenizer = example.learn_tokenizer(sets["train"].texts, "ngrams", SETTINGS["vocabulary_size"])
-    rows = {n: example.encode(tokenizer, found.texts, SETTINGS) for n, found in sets.items()}
-    size = tokenizer.get_vocab_size()
-    learned = imdb_ngrams.learn(rows["train"], size)
-    rows = {
-        name: [imdb_ngrams.add_numbers(row, learned, size) for row in found]
-        for name, found in rows.items()
-    }
-    ngrams = 1 + sum(map(len, learned.values()))
-    found = {}
+    rows, size, ngrams = imdb_linear.numbered(sets, SETTINGS)
     for attend in (True, False):
         for seed in seeds:
             keras.utils.set_random_seed(seed)
@@ -43,7 +32,7 @@ def measure(reviews, seeds, epochs):
                 )
                 for name in sets
             }
-            model = imdb_ngrams.build(size, ngrams)
+            model = imdb_ngrams.build(size, 1 + ngrams)
             for name in ("word_score", "position_score"):
                 model.get_layer(name).trainable = attend  # They are 0 at first.
             imdb_ngrams.set_ratios(model, rows["train"], labels["train"])
@@ -53,23 +42,22 @@ def measure(reviews, seeds, epochs):
                 batches["train"].start(epoch)
                 model.fit(batches["train"], shuffle=False, verbose=0)
             loss, accuracy = model.evaluate(batches["held_out"], verbose=0)
-            figures = {"held_out_loss": loss, "held_out_accuracy": accuracy}
-            print(f"{'attention' if attend else 'all alike'}, seed {seed}: {figures}", flush=True)
-            found.setdefault(attend, []).append(figures)
-    return found
+            name = "attention" if attend else "all alike"
+            found = {"held_out_loss": loss, "held_out_accuracy": accuracy}
+            yield {"name": name, "seed": seed, **found}
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data-dir", type=pathlib.Path, help="an unpacked aclImdb folder")
-    source.add_argument("--sample", action="store_true", help="synthetic reviews, to try it")
+    parser = runner.parser(__doc__)
+    imdb_linear.add_source(parser)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
-    arguments = parser.parse_args(argv)
-    source, train, _ = imdb_reviews.load(arguments.data_dir, arguments.sample)
-    print(source)
-    return measure(train, arguments.seeds, arguments.epochs)
+    options = runner.parsed(parser, argv=argv)
+    if options.small:
+        options.seeds, options.epochs = [0], 1
+    source, train, _ = imdb_linear.reviews(options, parser)
+    rows = measure(train, options.seeds, options.epochs)
+    runner.report(rows, options, str, reviews=source)
 
 
 if __name__ == "__main__":

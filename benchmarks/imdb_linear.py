@@ -5,7 +5,6 @@ by its log-count ratio (Wang & Manning 2012). It has the reviews and n-grams of 
 `ngrams`, and no attention, so it is the mark for that model. It needs scikit-learn.
 """
 
-import argparse
 import dataclasses
 import pathlib
 import re
@@ -13,8 +12,11 @@ import time
 
 import numpy as np
 
+from benchmarks import runner
 from examples import imdb_classification as example
 from examples import imdb_ngrams, imdb_reviews
+
+SETTINGS = {"model": "ngrams", **example.RECIPES["ngrams"]}
 
 
 def single_marks(reviews):
@@ -23,8 +25,19 @@ def single_marks(reviews):
     return dataclasses.replace(reviews, texts=spaced)
 
 
+def numbered(sets, settings):
+    """The rows of each set of reviews, how many words there are, and n-grams: of "train"."""
+    tokenizer = example.learn_tokenizer(sets["train"].texts, "ngrams", settings["vocabulary_size"])
+    words = tokenizer.get_vocab_size()
+    rows = {n: example.encode(tokenizer, found.texts, settings) for n, found in sets.items()}
+    learned = imdb_ngrams.learn(rows["train"], words)
+    for name, found in rows.items():
+        rows[name] = [imdb_ngrams.add_numbers(row, learned, words) for row in found]
+    return rows, words, sum(map(len, learned.values()))
+
+
 def measure(train, test, regularization, shares=False):
-    """Test accuracy for inverse strengths of regularization, with CPU time.
+    """Rows of test accuracy for inverse strengths of regularization, with CPU time.
 
     Ratios are of shares of reviews, as in the example, or with `shares` of all n-grams, as in the
     paper. They differ by a constant.
@@ -34,22 +47,10 @@ def measure(train, test, regularization, shares=False):
 
     start = time.process_time()
     # Of all tokens of a review.
-    settings = {"model": "ngrams", **example.RECIPES["ngrams"], "max_length": 2**30}
-    tokenizer = example.learn_tokenizer(train.texts, "ngrams", settings["vocabulary_size"])
-    words = tokenizer.get_vocab_size()
-    rows = {
-        name: example.encode(tokenizer, found.texts, settings)
-        for name, found in (("train", train), ("test", test))
-    }
-    learned = imdb_ngrams.learn(rows["train"], words)
-    rows = {
-        name: [imdb_ngrams.add_numbers(row, learned, words) for row in found]
-        for name, found in rows.items()
-    }
+    sets, settings = {"train": train, "test": test}, {**SETTINGS, "max_length": 2**30}
+    rows, _, ngrams = numbered(sets, settings)
     labels = train.labels
-    ngrams = sum(map(len, learned.values()))
-    size = 1 + ngrams
-    ratios = imdb_ngrams.log_ratios(rows["train"], labels, size)
+    ratios = imdb_ngrams.log_ratios(rows["train"], labels, 1 + ngrams)
     if shares:
         found = np.array([np.count_nonzero(row[:, 1:]) for row in rows["train"]])
         totals = np.bincount(labels, weights=found, minlength=2) + ngrams
@@ -60,26 +61,37 @@ def measure(train, test, regularization, shares=False):
         found = [row[:, 1:][row[:, 1:] > 0] for row in reviews]
         columns = np.concatenate(found)
         starts = np.cumsum([0, *map(len, found)])
-        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), size))
+        return sparse.csr_matrix((ratios[columns], columns, starts), (len(found), 1 + ngrams))
 
     inputs, unseen = features(rows["train"]), features(rows["test"])
-    accuracies = {}
     for strength in regularization:
         model = LogisticRegression(C=strength, solver="liblinear", dual=True, max_iter=1000)
         model.fit(inputs, labels)
-        accuracies[strength] = float(np.mean(model.predict(unseen) == test.labels))
-    return {
-        "ngrams": ngrams,
-        "test_accuracy": accuracies,
-        "processor_seconds": round(time.process_time() - start, 1),
-    }
+        yield {
+            "C": strength,
+            "ngrams": ngrams,
+            "test_accuracy": float(np.mean(model.predict(unseen) == test.labels)),
+            "processor_seconds": round(time.process_time() - start, 1),
+        }
+
+
+def add_source(parser):
+    """The options of where reviews come from."""
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--data-dir", type=pathlib.Path, help="an unpacked aclImdb folder")
+    source.add_argument("--sample", action="store_true", help="synthetic reviews, as --small has")
+
+
+def reviews(options, parser):
+    """What the reviews are, those for training and those for the test."""
+    if not (options.data_dir or options.sample or options.small):
+        parser.error("give --data-dir, an unpacked aclImdb folder, or --small")
+    return imdb_reviews.load(options.data_dir, options.data_dir is None)
 
 
 def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--data-dir", type=pathlib.Path, help="an unpacked aclImdb folder")
-    source.add_argument("--sample", action="store_true", help="synthetic reviews, to try it")
+    parser = runner.parser(__doc__)
+    add_source(parser)
     parser.add_argument(
         "--validation",
         type=float,
@@ -96,18 +108,14 @@ def main(argv=None):
         action="store_true",
         help="log-count ratios of shares of all n-grams, not of reviews",
     )
-    arguments = parser.parse_args(argv)
-    source, train, test = imdb_reviews.load(arguments.data_dir, arguments.sample)
-    if arguments.validation:
-        train, test = train.split(arguments.validation, 0)
-    if arguments.single_marks:
+    options = runner.parsed(parser, argv=argv)
+    source, train, test = reviews(options, parser)
+    if options.validation:
+        train, test = train.split(options.validation, 0)
+    if options.single_marks:
         train, test = single_marks(train), single_marks(test)
-    print(source)
-    found = measure(train, test, (0.1, 1.0), arguments.shares)
-    for strength, accuracy in found["test_accuracy"].items():
-        print(f"C = {strength}: accuracy {accuracy:.4f}")
-    print(f"{found['ngrams']:,} n-grams, {found['processor_seconds']} s of CPU time")
-    return found
+    rows = measure(train, test, (0.1, 1.0), options.shares)
+    return runner.report(rows, options, str, reviews=source)
 
 
 if __name__ == "__main__":

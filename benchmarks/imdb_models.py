@@ -5,17 +5,13 @@ lengths, against the same models with the layers of Keras and KerasHub, in turns
 mean in place of the pooling by attention of `transformer`, which Keras does not have.
 """
 
-import argparse
-import os
 from unittest import mock
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from examples import imdb_classification as example
 from examples import imdb_ngrams
 
@@ -72,34 +68,32 @@ def reviews(name, size, batch, length):
 ROWS = ("post", "transformer", "ngrams")
 
 
-def rows(names, small, jit):
-    """As `turns.measure` takes them."""
+def rows(names, options):
     for name in names:
         size, length, batch, _ = example.RECIPES[name].values()
-        if small:
+        if options.small:
             size, length, batch = 50, 8, 2
 
         def build(name=name, size=size, length=length):
             return example.build({"model": name, "max_length": length}, size, ngrams=size)
 
         ours = build()
-        theirs = [mock.patch.object(keras_attention, "Attention", keras_attention_of)]
-        theirs += [mock.patch.object(imdb_ngrams, "Attention", keras_attention_of)]
-        theirs += [mock.patch.object(example, "transformer", hub_transformer)]
-        with theirs[0], theirs[1], theirs[2]:
+        with (
+            mock.patch.object(keras_attention, "Attention", keras_attention_of),
+            mock.patch.object(imdb_ngrams, "Attention", keras_attention_of),
+            mock.patch.object(example, "transformer", hub_transformer),
+        ):
             other = build()
         data = reviews(name, size, batch, length)
-        both = (step(model, name, data, jit) for model in (ours, other))
+        both = (step(model, name, data, options.jit) for model in (ours, other))
         yield name, f"a step, B{batch} T{length}", *both, round(1 / 0.95, 2)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    turns.add_arguments(parser, ROWS)
-    parser.add_argument("--jit", action="store_true", help="compile with XLA")
-    options = parser.parse_args()
-    names = turns.chosen(options, ROWS, parser)
-    turns.measure(rows(names, options.small, options.jit), options, jit=options.jit)
+    def about(options):
+        return {"jit": options.jit}
+
+    runner.compare(__doc__, ROWS, rows, about, jit="compile with XLA")
 
 
 if __name__ == "__main__":

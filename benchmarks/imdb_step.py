@@ -8,20 +8,11 @@ of wall-clock time and of the CPU time of all cores (steadier on a machine that 
 and the ratios of these medians.
 """
 
-import argparse
-import json
-import os
-import pathlib
-import platform
-import statistics
-import time
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import keras
 import numpy as np
 
 import keras_attention
+from benchmarks import runner
 
 WORDS, LENGTH, FEATURES, BATCH = 20_000, 80, 128, 32
 
@@ -48,76 +39,47 @@ def build(attend, jit_compile):
     return model
 
 
-def measure(jit_compile, bursts, steps):
-    """Milliseconds a step of each model, wall clock and CPU, burst by burst."""
+def rows(options):
+    """A row of each model without `jit_compile`, and with it."""
     rng = np.random.default_rng(0)
     # Words as frequent as Zipf's law has them: how many distinct rows of the table a batch
     # touches decides what its gradient costs.
-    ids = np.minimum(rng.zipf(1.1, (BATCH * steps, LENGTH)), WORDS - 1).astype("int32")
-    labels = rng.integers(0, 2, (BATCH * steps, 1)).astype("float32")
-    models = {name: build(attend, jit_compile) for name, attend in LAYERS.items()}
-    for model in models.values():
-        model.fit(ids, labels, batch_size=BATCH, verbose=0)
-    times = {name: [] for name in models}
-    for _ in range(bursts):
-        for name, model in models.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            model.fit(ids, labels, batch_size=BATCH, verbose=0, shuffle=False)
-            spent = time.perf_counter() - wall, time.process_time() - processor
-            times[name].append([seconds / steps * 1000 for seconds in spent])
-    return times
+    ids = np.minimum(rng.zipf(1.1, (BATCH * options.steps, LENGTH)), WORDS - 1).astype("int32")
+    labels = rng.integers(0, 2, (BATCH * options.steps, 1)).astype("float32")
 
+    def burst(attend, jit_compile):
+        model = build(attend, jit_compile)
+        return lambda: model.fit(ids, labels, batch_size=BATCH, verbose=0, shuffle=False)
 
-def summary(times):
-    """Medians in milliseconds a step, and the ratios of Keras's medians to these."""
-    medians = {
-        name: [statistics.median(kind) for kind in zip(*bursts, strict=True)]
-        for name, bursts in times.items()
-    }
-    return {
-        name: {
-            "wall_ms": round(wall, 2),
-            "processor_ms": round(processor, 2),
-            "keras_over_this_wall": round(medians[BASELINE][0] / wall, 3),
-            "keras_over_this_processor": round(medians[BASELINE][1] / processor, 3),
-        }
-        for name, (wall, processor) in medians.items()
-    }
+    for jit_compile in (False, True):
+        runs = {name: burst(attend, jit_compile) for name, attend in LAYERS.items()}
+        found = runner.in_turns(runs, options.repeats, options.seconds)
+        for name, figures in found.items():
+            row = {"name": name, "mode": "jit_compile" if jit_compile else "no jit_compile"}
+            for kind, key in (("wall", "ms"), ("processor", "processor_ms")):
+                row[f"{kind}_ms"] = round(figures[key] / options.steps, 2)
+                row[f"keras_over_this_{kind}"] = round(found[BASELINE][key] / figures[key], 3)
+            yield row
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bursts", type=int, default=15)
+    parser = runner.parser(__doc__)
     parser.add_argument("--steps", type=int, default=30, help="steps a burst")
-    parser.add_argument(
-        "--small", action="store_true", help="two short bursts, to see that it runs"
-    )
-    parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
-    arguments = parser.parse_args()
-    bursts, steps = (2, 3) if arguments.small else (arguments.bursts, arguments.steps)
-    report = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "backend": keras.backend.backend(),
-        "keras": keras.__version__,
-        "batch": BATCH,
-        "length": LENGTH,
-        "features": FEATURES,
-        "words": WORDS,
-        "bursts": bursts,
-        "steps_a_burst": steps,
-    }
-    for jit_compile in (False, True):
-        mode = "jit_compile" if jit_compile else "no jit_compile"
-        report[mode] = summary(measure(jit_compile, bursts, steps))
-        print(f"\n{mode}, training step, B{BATCH} T{LENGTH} D{FEATURES}")
-        for name, row in report[mode].items():
-            print(
-                f"{name:42} wall {row['wall_ms']:7.2f} ms (Keras / this "
-                f"{row['keras_over_this_wall']:.2f}), processor {row['processor_ms']:7.2f} ms "
-                f"({row['keras_over_this_processor']:.2f})"
-            )
-    if arguments.output:
-        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    parser.add_argument("--repeats", type=int, default=15, help="bursts of each model")
+    parser.add_argument("--seconds", type=float, default=120, help="for all bursts of a mode")
+    options = runner.parsed(parser)
+    if options.small:
+        options.steps = 3
+
+    def text(row):
+        return (
+            f"{row['mode']:14} {row['name']:42} wall {row['wall_ms']:7.2f} ms (Keras / this "
+            f"{row['keras_over_this_wall']:.2f}), processor {row['processor_ms']:7.2f} ms "
+            f"({row['keras_over_this_processor']:.2f})"
+        )
+
+    about = {"batch": BATCH, "length": LENGTH, "features": FEATURES, "words": WORDS}
+    runner.report(rows(options), options, text, **about, steps_a_burst=options.steps)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """CPU time and memory of layers in linear time against softmax attention, by length.
 
-    KERAS_BACKEND=jax taskset -c 0 python -m benchmarks.linear --json linear_jax.json
+    KERAS_BACKEND=jax taskset -c 0 python -m benchmarks.linear --output linear_jax.json
 
 A training step is `train_on_batch` of a model of one causal layer, with Keras's defaults; a token
-is an eager call with a cache. Layers and lengths take turns; medians are kept. Seconds are those
+is an eager call with a cache. Layers and lengths take turns; medians are kept. Values are seconds
 of the processor, which other processes change little; on one core, since threads that wait for work
 are counted too.
 Layers of low rank have no order and no cache; "softmax of all pairs" is their counterpart. Memory
@@ -15,18 +15,14 @@ again. With `MALLOC_MMAP_THRESHOLD_=8589934592 MALLOC_TRIM_THRESHOLD_=1717986918
 steps measured so are apart in the file, "steps_kept".
 """
 
-import argparse
-import json
+import math
 import os
-import pathlib
-import statistics
-import time
 
 import keras
 import numpy as np
 
 import keras_attention as ka
-from benchmarks.processes import answer, peak_bytes
+from benchmarks import runner
 
 HEADS, SIZE, RANK = 4, 32, 64
 ALL_PAIRS = "softmax of all pairs"
@@ -54,17 +50,6 @@ def step(make, length):
     return lambda: model.train_on_batch(array, array)
 
 
-def medians(functions, rounds):
-    """The median CPU time of a call of each function, in turns."""
-    taken = {key: [] for key in functions}
-    for _ in range(rounds):
-        for key, function in functions.items():
-            start = time.process_time()
-            function()
-            taken[key].append(time.process_time() - start)
-    return {key: statistics.median(times) for key, times in taken.items()}
-
-
 def token(make, at):
     """A function that adds a token after `at` others to a cache."""
     layer, array = make(at + 1), keras.random.normal((1, 1, HEADS * SIZE))
@@ -78,15 +63,44 @@ def token(make, at):
 
 def mebibytes(name, length):
     """The growth of this process in a step."""
-    step(LAYERS[name], 256)
-    before = peak_bytes()
-    step(LAYERS[name], length)
-    return (peak_bytes() - before) / 2**20
+    return runner.growth(lambda: step(LAYERS[name], 256), lambda: step(LAYERS[name], length))[0]
+
+
+def timed(figure, functions, rounds):
+    """Rows of functions by (name, length)."""
+    times = runner.in_turns(functions, rounds, math.inf)
+    for (name, length), found in times.items():
+        seconds = found["processor_ms"] / 1000
+        yield {"name": name, "figure": figure, "length": length, "value": seconds}
+
+
+def rows(options):
+    yield from timed(
+        "steps_kept" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "steps",
+        {
+            (name, length): step(LAYERS[name], length)
+            for length in options.lengths
+            for name in options.layers
+            # Softmax over 65,536 positions would take minutes.
+            if length <= 8192 or name not in SOFTMAX
+        },
+        options.rounds,
+    )
+    for name in options.layers:
+        for length in options.memory:
+            grown = runner.in_a_process("linear", "mebibytes", name, length)
+            yield {"name": name, "figure": "memory", "length": length, "value": grown}
+    tokens = {
+        (name, at): token(LAYERS[name], at)
+        for at in options.positions
+        for name in options.layers
+        if name not in NO_CACHE
+    }
+    yield from timed("tokens", tokens, 10 * options.rounds)
 
 
 def main():
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.linear", description=__doc__)
-    parser.add_argument("--json")
+    parser = runner.parser(__doc__)
     parser.add_argument("--layers", nargs="*", choices=LAYERS, default=list(LAYERS))
     parser.add_argument("--lengths", type=int, nargs="*", default=[2048, 8192, 65536])
     parser.add_argument("--positions", type=int, nargs="*", default=[10, 100_000])
@@ -94,39 +108,10 @@ def main():
         "--rounds", type=int, default=7, help="of steps; of tokens 10 times as many"
     )
     parser.add_argument("--memory", type=int, nargs="*", default=[], help="lengths to measure at")
-    parser.add_argument("--memory-of", choices=LAYERS, help="print that of one, at one length")
-    given = parser.parse_args()
-    if given.memory_of:
-        print(mebibytes(given.memory_of, *given.memory))
-        return
-    path = pathlib.Path(given.json or os.devnull)
-    steps = "steps_kept" if "MALLOC_MMAP_THRESHOLD_" in os.environ else "steps"
-    found = {"backend": keras.backend.backend(), "tokens": {}}
-    if path.is_file():
-        found = json.loads(path.read_text(encoding="utf-8"))
-    # Softmax over 65,536 positions would take minutes.
-    timed = [
-        (length, name)
-        for length in given.lengths
-        for name in given.layers
-        if length <= 8192 or name not in SOFTMAX
-    ]
-    functions = {(length, name): step(LAYERS[name], length) for length, name in timed}
-    for (length, name), time_of in medians(functions, given.rounds).items():
-        found.setdefault(steps, {}).setdefault(str(length), {})[name] = time_of
-    del functions
-    for name in given.layers:
-        for length in given.memory:
-            of_name = ["--memory-of", name, "--memory", str(length)]
-            grown = float(answer("benchmarks.linear", *of_name))
-            found.setdefault("memory", {}).setdefault(str(length), {})[name] = grown
-    timed = [(name, at) for at in given.positions for name in given.layers if name not in NO_CACHE]
-    functions = {(name, at): token(LAYERS[name], at) for name, at in timed}
-    for (name, at), time_of in medians(functions, 10 * given.rounds).items():
-        found["tokens"].setdefault(name, {})[str(at)] = time_of
-    print(json.dumps(found, indent=1))
-    if given.json:
-        path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    options = runner.parsed(parser)
+    if options.small:
+        options.lengths, options.positions, options.rounds = [128], [10], 1
+    runner.report(rows(options), options, str, identity=("name", "figure", "length"))
 
 
 if __name__ == "__main__":

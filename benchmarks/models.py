@@ -13,17 +13,13 @@ Random weights, since time does not depend on them. Two sides take turns in one 
   own layers, run eagerly.
 """
 
-import argparse
 import dataclasses
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks import turns
+from benchmarks import runner
 from keras_attention import generation
 
 ops = keras.ops
@@ -50,18 +46,18 @@ class Size:
 GPT2 = Size()
 BERT = Size(vocabulary=30522, longest=512)
 NANO = Size(4, 128, 4, 65, longest=64, batch=12, length=64, dropout=0.0)
-PROMPT, TOKENS, ROWS_TOGETHER = 32, 64, 8
-
-
-def smaller(size):
-    return dataclasses.replace(
-        size, layers=1, dim=16, heads=2, vocabulary=50, longest=16, batch=2, length=4
-    )
+PROMPT, TOKENS = 32, 64
 
 
 def tokens_of(size, length, batch=None):
     rng = np.random.default_rng(0)
     return rng.integers(1, size.vocabulary, (batch or size.batch, length)).astype("int32")
+
+
+def batch_of(size):
+    """Tokens, and those that follow them."""
+    tokens = tokens_of(size, size.length + 1)
+    return tokens[:, :-1], tokens[:, 1:]
 
 
 def embedded(size, **parts):
@@ -95,11 +91,11 @@ def language_model(size, activation="gelu_tanh"):
     return model
 
 
-def hub_language_model(size):
-    """KerasHub's GPT-2."""
+def hub_backbone(kind, size):
+    """KerasHub's GPT-2 or BERT, without a head."""
     import keras_hub
 
-    backbone = keras_hub.models.GPT2Backbone(
+    return getattr(keras_hub.models, f"{kind}Backbone")(
         vocabulary_size=size.vocabulary,
         num_layers=size.layers,
         num_heads=size.heads,
@@ -108,7 +104,12 @@ def hub_language_model(size):
         dropout=size.dropout,
         max_sequence_length=size.longest,
     )
-    return keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+
+
+def hub_language_model(size):
+    import keras_hub
+
+    return keras_hub.models.GPT2CausalLM(hub_backbone("GPT2", size), preprocessor=None)
 
 
 def step(model, inputs, targets, jit):
@@ -124,15 +125,13 @@ def with_padding(tokens):
 
 def language_models(size, jit):
     """The steps of our GPT-2 and of KerasHub's."""
-    x, y = tokens_of(size, size.length + 1)[:, :-1], tokens_of(size, size.length + 1)[:, 1:]
+    x, y = batch_of(size)
     hub = hub_language_model(size)
     return step(language_model(size), x, y, jit), step(hub, with_padding(x), y, jit)
 
 
 def classifiers(size, jit):
     """The steps of our BERT and of KerasHub's, each with a classifier of the first token."""
-    import keras_hub
-
     x, y = tokens_of(size, size.length), np.arange(size.batch) % 2
     ids, types = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
     mask = keras.Input((None,), dtype="bool")
@@ -147,15 +146,7 @@ def classifiers(size, jit):
     states = encoder(ids, types=types, mask=mask)
     pooled = keras.layers.Dense(size.dim, activation="tanh")(states[:, 0])
     ours = keras.Model([ids, types, mask], keras.layers.Dense(2)(pooled))
-    hub = keras_hub.models.BertBackbone(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_heads=size.heads,
-        hidden_dim=size.dim,
-        intermediate_dim=size.intermediate_dim,
-        dropout=size.dropout,
-        max_sequence_length=size.longest,
-    )
+    hub = hub_backbone("Bert", size)
     pooled = keras.layers.Dense(2)(hub.output["pooled_output"])
     given = {**with_padding(x), "segment_ids": np.zeros_like(x)}
     return (
@@ -164,7 +155,9 @@ def classifiers(size, jit):
     )
 
 
-def our_search(model, prompt, count):
+def our_search(size, prompt, count):
+    model = language_model(size)
+
     def found(prompt):
         last, cache = model.start(prompt, count)
         return generation.greedy(model.step, last, cache, max_tokens=count).tokens
@@ -173,7 +166,8 @@ def our_search(model, prompt, count):
     return lambda: ops.convert_to_numpy(search(prompt))
 
 
-def hub_search(model, prompt, count):
+def hub_search(size, prompt, count):
+    model = hub_language_model(size)
     model.compile(sampler="greedy")
     length = prompt.shape[1] + count
     ids = np.zeros((len(prompt), length), "int32")
@@ -217,7 +211,7 @@ def nano(size, jit):
     """Our example's model and one of KerasHub's layers as it would be written."""
     import keras_hub
 
-    x, y = tokens_of(size, size.length + 1)[:, :-1], tokens_of(size, size.length + 1)[:, 1:]
+    x, y = batch_of(size)
     ids = keras.Input((size.length,), dtype="int32")
     embedding = keras_hub.layers.TokenAndPositionEmbedding(size.vocabulary, size.longest, size.dim)
     h = embedding(ids)
@@ -265,60 +259,55 @@ def torch_step(size):
     return one
 
 
-# What each row is, and what the ratio of the other time to ours should be at least.
+def nano_and_torch(size, jit):
+    return step(language_model(size, "gelu"), *batch_of(size), jit), torch_step(size)
+
+
+def searches(other, prompts=1):
+    """A function that makes both sides of a row of greedy search."""
+
+    def both(size, jit):
+        count, length = (4, 4) if size.layers == 1 else (TOKENS, PROMPT)
+        prompt = tokens_of(size, length, prompts)
+        return our_search(size, prompt, count), other(size, prompt, count)
+
+    return both
+
+
+# What each row is, what the ratio of the other time to ours should be at least, and the two sides.
+AGAINST = f"{TOKENS} tokens after {PROMPT}, against"
+STEP = "a step, B{batch} T{length}, against"
 ROWS = {
-    "gpt2-training": ("a step, B{batch} T{length}, against KerasHub", 1 / 0.95),
-    "bert-training": ("a step, B{batch} T{length}, against KerasHub", 1 / 0.95),
-    "gpt2-greedy": (f"{TOKENS} tokens after {PROMPT}, against KerasHub", 3),
-    "gpt2-greedy-rows": (f"the same of {ROWS_TOGETHER} prompts", 3),
-    "gpt2-static-cache": (f"{TOKENS} tokens after {PROMPT}, against transformers on PyTorch", 1),
-    "language-model": ("a step, B{batch} T{length}, against KerasHub", 1 / 0.9),
-    "language-model-torch": ("a step, B{batch} T{length}, against eager PyTorch", 1),
+    "gpt2-training": (f"{STEP} KerasHub", 1 / 0.95, GPT2, language_models),
+    "bert-training": (f"{STEP} KerasHub", 1 / 0.95, BERT, classifiers),
+    "gpt2-greedy": (f"{AGAINST} KerasHub", 3, GPT2, searches(hub_search)),
+    "gpt2-greedy-rows": ("the same of 8 prompts", 3, GPT2, searches(hub_search, prompts=8)),
+    "gpt2-static-cache": (
+        f"{AGAINST} transformers on PyTorch",
+        *(1, GPT2, searches(static_cache_search)),
+    ),
+    "language-model": (f"{STEP} KerasHub", 1 / 0.9, NANO, nano),
+    "language-model-torch": (f"{STEP} eager PyTorch", 1, NANO, nano_and_torch),
 }
 
 
-def sides(name, small, jit):
-    """Our side, the other, and the `Size`."""
-    size = {"gpt2": GPT2, "bert": BERT, "language": NANO}[name.split("-")[0]]
-    size = smaller(size) if small else size
-    count = 4 if small else TOKENS
-    if name == "gpt2-training":
-        both = language_models(size, jit)
-    elif name == "bert-training":
-        both = classifiers(size, jit)
-    elif name == "language-model":
-        both = nano(size, jit)
-    elif name == "language-model-torch":
-        x, y = tokens_of(size, size.length + 1)[:, :-1], tokens_of(size, size.length + 1)[:, 1:]
-        both = step(language_model(size, "gelu"), x, y, jit), torch_step(size)
-    else:
-        prompts = ROWS_TOGETHER if name == "gpt2-greedy-rows" else 1
-        prompt = tokens_of(size, 4 if small else PROMPT, prompts)
-        ours = our_search(language_model(size), prompt, count)
-        if name == "gpt2-static-cache":
-            both = ours, static_cache_search(size, prompt, count)
-        else:
-            both = ours, hub_search(hub_language_model(size), prompt, count)
-    return (*both, size)
-
-
-def rows(names, small, jit):
-    """As `turns.measure` takes them."""
+def rows(names, options):
     for name in names:
-        what, aim = ROWS[name]
-        ours, other, size = sides(name, small, jit)
-        yield name, what.format(**dataclasses.asdict(size)), ours, other, round(aim, 2)
+        work, aim, size, sides = ROWS[name]
+        if options.small:
+            small = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 50, "longest": 16}
+            size = dataclasses.replace(size, **small, batch=2, length=4)
+        both = sides(size, options.jit or "auto")
+        yield name, work.format(**dataclasses.asdict(size)), *both, round(aim, 2)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split(":")[0])
-    turns.add_arguments(parser, ROWS)
-    parser.add_argument("--jit", action="store_true", help="compile training steps with XLA")
-    options = parser.parse_args()
-    names = turns.chosen(options, ROWS, parser)
-    found = rows(names, options.small, options.jit or "auto")
-    sizes = {"gpt2": dataclasses.asdict(GPT2), "language-model": dataclasses.asdict(NANO)}
-    turns.measure(found, options, sizes=sizes, jit=options.jit)
+    def about(options):
+        sizes = {"gpt2": GPT2, "language-model": NANO}
+        sizes = {name: dataclasses.asdict(size) for name, size in sizes.items()}
+        return {"sizes": sizes, "jit": options.jit}
+
+    runner.compare(__doc__, ROWS, rows, about, jit="compile training steps with XLA")
 
 
 if __name__ == "__main__":

@@ -12,14 +12,20 @@ import re
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- measured: ([\w ,]+) -->\n).*?(<!-- end -->)", re.DOTALL)
-# The settings that CPU results exist for, as files and as readers know them.
-SETTINGS = {
-    "attention": "TensorFlow, oneDNN on",
-    "attention_onednn_off": "TensorFlow, oneDNN off",
-    "attention_jax": "JAX",
-    "attention_torch": "PyTorch",
-}
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
+# The settings that CPU results exist for, as readers know them, and the ends of files' names.
+SETTINGS = {
+    "TensorFlow, oneDNN on": "",
+    "TensorFlow, oneDNN off": "_onednn_off",
+    "JAX": "_jax",
+    "PyTorch": "_torch",
+}
+SHORTER = {
+    "TensorFlow": "_tensorflow",
+    "oneDNN off": "_onednn_off",
+    "JAX": "_jax",
+    "PyTorch": "_torch",
+}
 LENGTHS = {
     "short": "T80 (B32 D128 H8)",
     "medium": "T512 (B8 D512 H8)",
@@ -44,9 +50,13 @@ TASKS = {
 
 
 def results(name):
-    """A file of results, or None before it was measured."""
-    path = RESULTS / f"{name}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """A file of results."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def named(name):
+    """The rows of a file by their names."""
+    return {row["name"]: row for row in results(name)["rows"]}
 
 
 def table(head, rows):
@@ -55,12 +65,29 @@ def table(head, rows):
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
+def across(corner, name, settings, rows, cell):
+    """A table with a column for each setting: `rows` are titles by the names of rows."""
+    found = [named(f"{name}{end}") for end in settings.values()]
+    rows = [[title, *(cell(file.get(row)) for file in found)] for row, title in rows.items()]
+    return table([corner, *settings], rows)
+
+
 def figure(value, unit=""):
     """A ratio or a time to two or three digits, nothing where there is none."""
     if value is None:
         return ""
     form = ",.0f" if value >= 100 else ".3g" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
     return f"{value:{form}}{unit}"
+
+
+def ratio(row):
+    """Ours / other of a row of benchmarks.attention."""
+    return figure(row and row["ratio"])
+
+
+def over_other(row):
+    """Ours / other of a row of two sides in turns."""
+    return figure(row and row["ours"]["ms"] / row["other"]["ms"])
 
 
 def surroundings(report):
@@ -78,77 +105,58 @@ def surroundings(report):
     return f"{', '.join(parts)}; {report['date'][:10]}."
 
 
-def _rows(report):
-    return {row["name"]: row for row in report["rows"]}
-
-
 def summary():
     """A training step at each length, and a window, on each setting."""
-    found = {title: _rows(results(name)) for name, title in SETTINGS.items()}
-    named = {f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()}
-    named["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
-    named["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
-    rows = [
-        [title, *(figure(found[setting][name]["ratio"]) for setting in found)]
-        for name, title in named.items()
-    ]
-    return table(["time, ours / Keras's layer", *found], rows)
+    rows = {f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()}
+    rows["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
+    rows["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
+    return across("time, ours / Keras's layer", "attention", SETTINGS, rows, ratio)
 
 
-def attention(name):
+def attention(end):
     """All tasks at three lengths, for one setting."""
-    report = results(name)
-    found = _rows(report)
+    found = named(f"attention{end}")
     rows = [
-        [title, *(figure(found.get(f"{length}-{task}", {}).get("ratio")) for length in LENGTHS)]
+        [title, *(ratio(found.get(f"{length}-{task}")) for length in LENGTHS)]
         for task, title in TASKS.items()
     ]
-    head = ["time, ours / Keras's layer", *LENGTHS.values()]
-    return f"{surroundings(report)}\n\n{table(head, rows)}"
+    shown = table(["time, ours / Keras's layer", *LENGTHS.values()], rows)
+    return f"{surroundings(results(f'attention{end}'))}\n\n{shown}"
 
 
 def positions():
     """What a position costs in training, on each setting."""
-    found = {title: _rows(results(name)) for name, title in SETTINGS.items()}
-    named = {
+    rows = {}
+    for name, words in {
         "rotary": "`rotary`, against ours without",
         "alibi": "`alibi`, against ours without",
         "relative_bias": "`relative_bias`, against ours without",
         "shaw": "Shaw's embeddings, against Keras's layer without",
-    }
-    rows = [
-        [title, *(figure(found[setting][f"{name}-{length}"]["ratio"]) for setting in found)]
-        for name, words in named.items()
-        for length, title in ((1024, f"{words}, T1024 (B1 D128 H8)"), (2048, "T2048 (B1 D256 H4)"))
-    ]
-    return table(["time of a training step", *found], rows)
+    }.items():
+        rows[f"{name}-1024"] = f"{words}, T1024 (B1 D128 H8)"
+        rows[f"{name}-2048"] = "T2048 (B1 D256 H4)"
+    return across("time of a training step", "attention", SETTINGS, rows, ratio)
 
 
 def long():
     """Windows, memory and decoding, on each setting."""
-    found = {title: _rows(results(name)) for name, title in SETTINGS.items()}
-    named = {
-        "window-training": ("window of 257 keys, T8192, time, ours / Keras's", "ratio"),
-        "window-memory": ("window of 257 keys, T8192, memory, ours / Keras's", "ratio"),
-        "window-growth": ("the window's time at T65536 / at T8192", "ratio"),
-        "masked-memory": ("memory at T16384, padding, causal, dropout", "GB"),
-        "longest-memory": ("memory at T32768", "GB"),
-        "decoding-reading": ("a token over a cache of 8192 / reading the cache", "ratio"),
-        "decoding": ("a token over a cache, one key head / eight", "ratio"),
+    rows = {
+        "window-training": "window of 257 keys, T8192, time, ours / Keras's",
+        "window-memory": "window of 257 keys, T8192, memory, ours / Keras's",
+        "window-growth": "the window's time at T65536 / at T8192",
+        "masked-memory": "memory at T16384, padding, causal, dropout",
+        "longest-memory": "memory at T32768",
+        "decoding-reading": "a token over a cache of 8192 / reading the cache",
+        "decoding": "a token over a cache, one key head / eight",
     }
 
-    def cell(row, kind):
-        if row is None:
-            return ""
-        if kind == "GB":
+    def cell(row):
+        # Of Keras's layer these would take over 13 GB.
+        if row and row["name"] in ("masked-memory", "longest-memory"):
             return figure(row["ours"]["GB"], " GB")
-        return figure(row["ratio"])
+        return ratio(row)
 
-    rows = [
-        [title, *(cell(found[setting].get(name), kind) for setting in found)]
-        for name, (title, kind) in named.items()
-    ]
-    return table(["", *found], rows)
+    return across("", "attention", SETTINGS, rows, cell)
 
 
 def over_length():
@@ -162,10 +170,10 @@ def over_length():
 
     rows = [
         [
-            f"{point['length']:,}",
-            *(side(point.get(who), kind) for kind in ("ms", "GB") for who in ("ours", "other")),
+            f"{int(row['name'].removeprefix('over-')):,}",
+            *(side(row.get(who), kind) for kind in ("ms", "GB") for who in ("ours", "other")),
         ]
-        for point in report["series"]
+        for row in report["rows"]
     ]
     head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
     return f"{surroundings(report)}\n\n{table(head, rows)}"
@@ -173,32 +181,19 @@ def over_length():
 
 def eager():
     """Calls outside of compiled programs."""
-    found = {title: results(f"eager_{name}")["rows"] for name, title in BACKENDS.items()}
-    named = {
+    rows = {
         "layer": "`MultiHeadAttention` / Keras's",
         "causal": "the same, causal",
         "block": "`TransformerBlock` / KerasHub's `TransformerEncoder`",
         "token": "a token with a cache / without, both ours",
     }
-    rows = [
-        [
-            title,
-            *(
-                figure(found[backend][name]["ours"] / found[backend][name]["other"])
-                for backend in found
-            ),
-        ]
-        for name, title in named.items()
-    ]
-    return table(["time", *found], rows)
+    settings = {title: f"_{name}" for name, title in BACKENDS.items()}
+    return across("time", "eager", settings, rows, over_other)
 
 
 def gpu():
     """What was measured on a GPU, of each backend that was."""
-    reports = [report for name in BACKENDS if (report := results(f"gpu_{name}"))]
-    if not reports:
-        return "Nothing was measured on a GPU yet.\n"
-    return "\n".join(_gpu(report) for report in reports)
+    return "\n".join(_gpu(results(name)) for name in ("gpu_jax", "gpu_torch"))
 
 
 def _gpu(report):
@@ -209,108 +204,65 @@ def _gpu(report):
             found["error"].replace("|", "/")[:60] if "error" in found else figure(found.get("ms"))
             for found in (ours, other)
         )
-        rows.append([row["work"], row["against"], *times, figure(row["ratio"])])
+        rows.append([row["work"], row["against"], *times, ratio(row)])
     head = ["work", "against", "ours, ms", "other, ms", "ours / other"]
-    checks = report.get("kernels", [])
+    checks = report["kernels"]
     apart = sum(not check["agrees"] for check in checks)
     checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart.\n\n"
     title = f"### {BACKENDS[report['backend']]} on a GPU\n\n"
-    return f"{title}{surroundings(report)}\n\n{checked if checks else ''}{table(head, rows)}"
-
-
-def gpu_programs():
-    """Training steps of JAX compiled for an H100."""
-    programs = results("gpu_programs")["jax"]["programs"]
-    rows = []
-    for name, ours in programs.items():
-        other = programs.get(ours["other"])
-        if other is None or not name.endswith(", training"):
-            continue
-        kernel = "cuDNN" if any("cudnn" in call for call in ours["calls"]) else "blocks"
-        pairs = (
-            f"{figure(ours[kind])} / {figure(other[kind])}"
-            for kind in ("temporary_MiB", "moved_GB", "least_ms")
-        )
-        rows.append([name.removesuffix(", training"), *pairs, kernel])
-    return table(["training step", "MiB", "GB moved", "least ms", "our kernel"], rows)
+    return f"{title}{surroundings(report)}\n\n{checked}{table(head, rows)}"
 
 
 def models():
     """Whole models against KerasHub's and `transformers`'s."""
-    report = results("models")
-    named = {
-        "gpt2-training": ("GPT-2, training step, B4 T128, dropout 0.1", "KerasHub"),
-        "bert-training": ("BERT, training step, B4 T128, dropout 0.1", "KerasHub"),
-        "gpt2-greedy": ("GPT-2, 64 tokens after 32, greedy", "KerasHub"),
-        "gpt2-greedy-rows": ("the same of 8 prompts at once", "KerasHub"),
-        "gpt2-static-cache": ("GPT-2, 64 tokens after 32", "`transformers`, static cache"),
-    }
-    rows = []
-    for name, (work, against) in named.items():
-        row = report["rows"][name]
-        times = (f"{row[side] / 1000:.2f} s" for side in ("ours", "other"))
-        rows.append([work, against, *times, figure(row["ours"] / row["other"])])
+    found, rows = named("models"), []
+    for name, work, against in (
+        ("gpt2-training", "GPT-2, training step, B4 T128, dropout 0.1", "KerasHub"),
+        ("bert-training", "BERT, training step, B4 T128, dropout 0.1", "KerasHub"),
+        ("gpt2-greedy", "GPT-2, 64 tokens after 32, greedy", "KerasHub"),
+        ("gpt2-greedy-rows", "the same of 8 prompts at once", "KerasHub"),
+        ("gpt2-static-cache", "GPT-2, 64 tokens after 32", "`transformers`, static cache"),
+    ):
+        row = found[name]
+        times = (f"{row[side]['ms'] / 1000:.2f} s" for side in ("ours", "other"))
+        rows.append([work, against, *times, over_other(row)])
     head = ["work", "against", "ours", "other", "ours / other"]
-    return f"{surroundings(report)}\n\n{table(head, rows)}"
+    return f"{surroundings(results('models'))}\n\n{table(head, rows)}"
 
 
 def generation():
     """Whole translations and training steps against KerasHub's, on TensorFlow."""
-    found = [results(name)["rows"] for name in ("generation", "generation_onednn_off")]
-    named = {
-        "greedy": ("64 tokens, greedy", "KerasHub, greedy"),
-        "beams": ("64 tokens, four beams", "KerasHub, greedy"),
-        "longer": ("512 tokens, greedy", "64 tokens, greedy, ours"),
-        "training": ("a training step, 64 sentences, without XLA", "KerasHub"),
-    }
-
-    def cells(row):
-        return [f"{row['ours'] / 1000:.2f} s / {row['other'] / 1000:.2f} s", figure(row["ratio"])]
-
-    rows = [
-        [work, against, *(cell for file in found for cell in cells(file[name]))]
-        for name, (work, against) in named.items()
-    ]
-    head = [
-        "ours",
-        "other",
-        "oneDNN on: times",
-        "other / ours",
-        "oneDNN off: times",
-        "other / ours",
-    ]
+    found, rows = [named(name) for name in ("generation", "generation_onednn_off")], []
+    for name, work, against in (
+        ("greedy", "64 tokens, greedy", "KerasHub, greedy"),
+        ("beams", "64 tokens, four beams", "KerasHub, greedy"),
+        ("longer", "512 tokens, greedy", "64 tokens, greedy, ours"),
+        ("training", "a training step, 64 sentences, without XLA", "KerasHub"),
+    ):
+        rows.append([work, against])
+        for file in found:
+            ours, other = (file[name][side]["ms"] / 1000 for side in ("ours", "other"))
+            rows[-1] += [f"{ours:.2f} s / {other:.2f} s", figure(file[name]["speedup"])]
+    head = ["ours", "other"]
+    for setting in ("on", "off"):
+        head += [f"oneDNN {setting}: times", "other / ours"]
     return table(head, rows)
 
 
 def llama_block():
     """Llama's block against KerasHub's on each setting, and against that of `transformers`."""
-    files = {
-        "TensorFlow": "tensorflow",
-        "oneDNN off": "onednn_off",
-        "JAX": "jax",
-        "PyTorch": "torch",
-    }
-    found = {title: results(f"decoder_block_{name}")["rows"] for title, name in files.items()}
+    found = [named(f"decoder_block{end}") for end in SHORTER.values()]
+    columns = [(file, "keras_hub") for file in found]
+    columns += [(found[-1], other) for other in ("transformers", "transformers_compiled")]
     works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
-
-    def cell(setting, name):
-        row = found[setting].get(name)
-        return figure(row and row["ours"] / row["other"])
-
     rows = []
     for dtype in ("bfloat16", "float32"):
         for length in (512, 2048):
             for work, words in works.items():
                 name = f"{dtype}-{length}-{work}"
-                rows.append(
-                    [
-                        f"{dtype}, T{length}, {words}",
-                        *(cell(setting, f"{name}-keras_hub") for setting in files),
-                        cell("PyTorch", f"{name}-transformers"),
-                        cell("PyTorch", f"{name}-transformers_compiled"),
-                    ]
-                )
-    return table(["", *files, "`transformers`", "compiled"], rows)
+                cells = (over_other(file.get(f"{name}-{other}")) for file, other in columns)
+                rows.append([f"{dtype}, T{length}, {words}", *cells])
+    return table(["", *SHORTER, "`transformers`", "compiled"], rows)
 
 
 def square_sequences():
@@ -336,97 +288,86 @@ def square_sequences():
 
 def linear():
     """Layers in linear time, against softmax."""
-    files = {
-        "TensorFlow": "tensorflow",
-        "oneDNN off": "onednn_off",
-        "JAX": "jax",
-        "PyTorch": "torch",
-    }
-    found = {title: results(f"linear_{name}") for title, name in files.items()}
-    found = {title: report for title, report in found.items() if report}
-    if not found:
-        return "Not measured yet.\n"
-    names = {name for x in found.values() for row in x["steps"].values() for name in row}
+    found = [
+        {(row["figure"], row["length"], row["name"]): row["value"] for row in report["rows"]}
+        for report in (results(f"linear{end}") for end in SHORTER.values())
+    ]
 
-    def ratio(kind, row, column, other_row, other_column):
-        def cell(report):
-            times = report.get(kind, {})
-            one = times.get(row, {}).get(column)
-            other = times.get(other_row, {}).get(other_column)
-            return one / other if one and other else None
-
-        return [figure(cell(report)) for report in found.values()]
+    def line(title, one, other):
+        cells = (file[one] / file[other] if {one, other} <= file.keys() else None for file in found)
+        return [title, *map(figure, cells)]
 
     softmax, all_pairs, rows = "MultiHeadAttention", "softmax of all pairs", []
-    low_rank = {"LinformerAttention", "NystromAttention"}
-    for name in sorted(names - {softmax, all_pairs}):
-        for length in ("2048", "8192"):
+    for name in sorted({name for file in found for *_, name in file} - {softmax, all_pairs}):
+        low_rank = name in ("LinformerAttention", "NystromAttention")
+        other = all_pairs if low_rank else softmax
+        for length in (2048, 8192):
             title = f"step, `{name}` / softmax, T{length}"
-            other = all_pairs if name in low_rank else softmax
-            rows.append([title, *ratio("steps", length, name, length, other)])
-        title = f"step, `{name}`, T65536 / T8192"
-        rows.append([title, *ratio("steps", "65536", name, "8192", name)])
-        kept = ratio("steps_kept", "65536", name, "8192", name)
-        if any(kept):
-            rows.append([f"{title}, memory kept", *kept])
-        if name in low_rank:
+            rows.append(line(title, ("steps", length, name), ("steps", length, other)))
+        for figures, end in (("steps", ""), ("steps_kept", ", memory kept")):
+            title = f"step, `{name}`, T65536 / T8192{end}"
+            rows.append(line(title, (figures, 65536, name), (figures, 8192, name)))
+        if low_rank:
             title = f"memory of a step, `{name}` / softmax, T8192"
-            rows.append([title, *ratio("memory", "8192", name, "8192", all_pairs)])
-            continue
-        title = f"token, `{name}`, after 100,000 / after 10"
-        rows.append([title, *ratio("tokens", name, "100000", name, "10")])
-    return table(["CPU time", *found], rows)
+            rows.append(line(title, ("memory", 8192, name), ("memory", 8192, other)))
+        else:
+            title = f"token, `{name}`, after 100,000 / after 10"
+            rows.append(line(title, ("tokens", 100_000, name), ("tokens", 10, name)))
+    return table(["CPU time", *SHORTER], rows)
 
 
 def choosing():
     """Mechanisms by task: accuracy, and time and memory of a step beside softmax's."""
-    report = results("choosing")
-    if report is None:
-        return "Not measured yet.\n"
-    tasks, softmax = report["tasks"], "softmax"
-    costs = {**tasks, **report.get("times", {})}
-    head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
-    head.append("weights, reviews")
+    rows = results("choosing")["rows"]
+    tasks = list(dict.fromkeys(row["task"] for row in rows))
+    # Where runs took only some steps, for their time and memory, those are quoted.
+    untested = {row["task"] for row in rows if "accuracy" not in row}
+    costs = [row for row in rows if row["task"] not in untested or "accuracy" not in row]
 
-    def mean(runs, name, value):
-        found = [run[value] for run in runs.get(name, [])]
+    def mean(rows, task, name, value):
+        found = [
+            row[value]
+            for row in rows
+            if value in row and (row["task"], row["mechanism"]) == (task, name)
+        ]
         return sum(found) / len(found) if found else None
 
-    rows, names = [], {name: None for task in costs.values() for name in task}
-    for name in names:
-        accuracies = (mean(runs, name, "accuracy") for runs in tasks.values())
-        row = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
+    lines = []
+    for name in dict.fromkeys(row["mechanism"] for row in costs):
+        accuracies = (mean(rows, task, name, "accuracy") for task in tasks)
+        line = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
         for task in tasks:
-            time, beside = (mean(costs[task], one, "cpu_ms") for one in (name, softmax))
-            row.append(figure(time / beside if time and beside else None))
-        row.append(figure(mean(costs["reviews"], name, "mib")))
-        weights = mean(costs["reviews"], name, "weights")
-        rows.append([*row, "" if weights is None else f"{weights / 1000:,.0f} K"])
-    return table(head, rows)
+            time, beside = (mean(costs, task, one, "cpu_ms") for one in (name, "softmax"))
+            line.append(figure(time / beside if time and beside else None))
+        line.append(figure(mean(costs, "reviews", name, "mib")))
+        weights = mean(costs, "reviews", name, "weights")
+        lines.append([*line, "" if weights is None else f"{weights / 1000:,.0f} K"])
+    head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
+    return table([*head, "weights, reviews"], lines)
 
 
 def movie_reviews():
     """Test accuracies of the models of movie reviews, over the seeds that were measured."""
-    rows = []
-    for name, runs in results("imdb_accuracy")["rows"].items():
+    lines, measured = [], results("imdb_accuracy")["rows"]
+    for name in dict.fromkeys(row["model"] for row in measured):
+        runs = [row for row in measured if row["model"] == name]
         found = [run["test_accuracy"] for run in runs]
         seeds = ", ".join(str(run["seed"]) for run in runs)
         mean = f"**{sum(found) / len(found):.4f}**"
-        rows.append([f"`{name}`", seeds, str(runs[0]["epochs"]), mean])
-        rows[-1].append(", ".join(f"{accuracy:.4f}" for accuracy in found))
-    return table(["model", "seeds", "epochs", "mean", "each"], rows)
+        each = ", ".join(f"{accuracy:.4f}" for accuracy in found)
+        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), mean, each])
+    return table(["model", "seeds", "epochs", "mean", "each"], lines)
 
 
 TABLES = {
     "linear": linear,
     "summary": summary,
-    **{SETTINGS[name].lower(): lambda name=name: attention(name) for name in SETTINGS},
+    **{title.lower(): lambda end=end: attention(end) for title, end in SETTINGS.items()},
     "positions": positions,
     "long": long,
     "over length": over_length,
     "eager": eager,
     "gpu": gpu,
-    "gpu programs": gpu_programs,
     "models": models,
     "generation": generation,
     "llama block": llama_block,

@@ -7,19 +7,11 @@ largest resident memory grows in a forward pass, or in a training step, than aft
 same on a short sequence. Compiling counts where the backend compiles anew for a new length (JAX).
 """
 
-import argparse
-import json
-import os
-import pathlib
-import platform
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
 import keras
 import numpy as np
 
 import keras_attention
-from benchmarks.processes import answer, peak_bytes
+from benchmarks import runner
 
 ops = keras.ops
 
@@ -78,11 +70,8 @@ def layers(sizes):
     }
 
 
-STEPS = ("forward", "training")
-
-
-def measure(name, step, sizes):
-    """How many MiB the process grows by at the full length, once it has run at a short one."""
+def mebibytes(name, step, sizes):
+    """What this process grows by at the full length, once it has run at a short one."""
     symbol = keras.Input((None, sizes["features"]))
     model = keras.Model(symbol, layers(sizes)[name]()(symbol))
     model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
@@ -92,43 +81,28 @@ def measure(name, step, sizes):
         x = np.random.default_rng(0).normal(size=shape).astype("float32")
         return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
 
-    run(SHORT)
-    before = peak_bytes()
-    run(sizes["length"])
-    return (peak_bytes() - before) / 2**20
+    grown, _ = runner.growth(lambda: run(SHORT), lambda: run(sizes["length"]))
+    return round(grown, 1)
+
+
+def rows(sizes):
+    for name in layers(sizes):
+        found = {
+            step: runner.in_a_process("shaw_memory", "mebibytes", name, step, sizes)
+            for step in ("forward", "training")
+        }
+        yield {"name": name, **found}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--small", action="store_true", help="a short sequence, to see that it runs"
-    )
-    parser.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
-    parser.add_argument("--measure", nargs=2, metavar=("LAYER", "STEP"), help="one figure, in MiB")
-    arguments = parser.parse_args()
-    sizes = SMALL if arguments.small else FULL
-    if arguments.measure:
-        print(measure(*arguments.measure, sizes))
-        return
-    report = {
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "backend": keras.backend.backend(),
-        "keras": keras.__version__,
-        "dtype": keras.config.floatx(),
-        **sizes,
-        "MiB": {},
-    }
-    print(", ".join(f"{name} {size}" for name, size in sizes.items()))
-    for name in layers(sizes):
-        report["MiB"][name] = {}
-        for step in STEPS:
-            command = ["--measure", name, step, *["--small"] * arguments.small]
-            found = answer("benchmarks.shaw_memory", *command)
-            report["MiB"][name][step] = round(float(found), 1)
-        row = report["MiB"][name]
-        print(f"{name:26} forward {row['forward']:7.1f} MiB, training {row['training']:7.1f} MiB")
-    if arguments.output:
-        arguments.output.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    options = runner.parsed(runner.parser(__doc__))
+    sizes = SMALL if options.small else FULL
+
+    def text(row):
+        steps = (f"{step} {row[step]:7.1f} MiB" for step in ("forward", "training"))
+        return f"{row['name']:26} {', '.join(steps)}"
+
+    runner.report(rows(sizes), options, text, **sizes)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,6 @@ Bars and aims are for TensorFlow on two cores of a CPU. On other backends and ma
 rows are a report. Figures of a machine that others share are noisy: the JSON file has quartiles and
 CPU time beside each median, and a ratio near its bar wants a second run.
 
-`--gpu` measures rows for a GPU instead (made for JAX: XLA, bfloat16, then float32). They run on a
-CPU too, which says nothing about a GPU. `--small` shrinks everything, and runs one row of each
-kind, GPU rows included, only to see that it runs: its figures mean nothing.
+`--small` shrinks everything, and runs one row of each kind, only to see that it runs: its figures
+mean nothing. A GPU has rows of its own, of `benchmarks.gpu`.
 """
-
-import os
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-# Processes that measure memory find a GPU that this one has not taken whole.
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")

@@ -107,11 +107,6 @@ def _their_call(layer, case, x, mask=None, bias=None):
 
 OURS = layer_contestant("keras_attention.MultiHeadAttention", _our_layer, _our_call)
 THEIRS = layer_contestant("keras.layers.MultiHeadAttention", _their_layer, _their_call)
-PLAIN = layer_contestant(
-    "keras_attention.Attention",
-    lambda case: keras_attention.Attention(case.heads, case.key_dim, dtype=case.policy),
-    _our_call,
-)
 SHAW = layer_contestant(
     "keras_attention.RelativePositionAttention",
     lambda case: keras_attention.RelativePositionAttention(

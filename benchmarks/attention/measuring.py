@@ -3,23 +3,17 @@
 import dataclasses
 import functools
 import gc
-import json
-import math
 import statistics
-import sys
-import time
 
 import numpy as np
 
-from benchmarks import processes
+from benchmarks import runner
 from benchmarks.attention.backends import compiled, gpu
 from benchmarks.attention.cases import Case
 from benchmarks.attention.contestants import NoWeights, ops
 from benchmarks.attention.rows import rows
 
 SHORT = 16  # the length that a process has run before its memory is measured
-BURST = 0.05  # seconds of calls that make one sample of time
-ROUNDS = 5  # at least this many, however long they take
 
 
 @functools.cache
@@ -37,46 +31,7 @@ def rate(dtype, small):
     size = 256 if small else 8192 if gpu() else 2048
     run = product(dtype, size)
     run()
-    return 2 * size**3 / statistics.median(milliseconds(run, ROUNDS)) / 1e6
-
-
-def milliseconds(run, repeats, seconds=math.inf):
-    """Of each call, wall clock: one at least, then until `seconds` are spent."""
-    times, started = [], time.perf_counter()
-    while not times or (len(times) < repeats and time.perf_counter() - started < seconds):
-        before = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - before) * 1000)
-    return times
-
-
-def in_turns(runs, repeats, seconds):
-    """(wall, CPU) milliseconds per call of each of `runs`, burst by burst, taking turns."""
-    calls = {
-        who: math.ceil(BURST / max(milliseconds(run, 1)[0] / 1000, 1e-6))
-        for who, run in runs.items()
-    }
-    samples, started = {who: [] for who in runs}, time.perf_counter()
-    for turn in range(repeats):
-        if turn >= ROUNDS and time.perf_counter() - started > seconds:
-            break
-        for who, run in runs.items():
-            wall, processor = time.perf_counter(), time.process_time()
-            for _ in range(calls[who]):
-                run()
-            spent = time.perf_counter() - wall, time.process_time() - processor
-            samples[who].append([part / calls[who] * 1000 for part in spent])
-    return samples
-
-
-def summary(times):
-    """Median and quartiles."""
-    quartiles = np.quantile(times, (0.25, 0.75))
-    return {
-        "ms": statistics.median(times),
-        "quartiles_ms": [float(quartile) for quartile in quartiles],
-        "samples": len(times),
-    }
+    return 2 * size**3 / statistics.median(runner.milliseconds(run, runner.ROUNDS)) / 1e6
 
 
 def measure_time(row, options):
@@ -91,21 +46,14 @@ def measure_time(row, options):
         except Exception as error:  # out of memory, most likely: the other rows go on
             found[who] = {"error": brief(error)}
     if row.same and not row.ours[1].dropout and len(first) == 2:
-        found["apart"] = distance(*first.values())
+        found["apart"] = runner.distance(*first.values())
     del first
-    for who, samples in in_turns(runs, options.repeats, options.seconds).items():
-        wall, processor = zip(*samples, strict=True)
-        found[who] = {**summary(wall), "processor_ms": statistics.median(processor)}
-    return found
+    return {**found, **runner.in_turns(runs, options.repeats, options.seconds)}
 
 
 def brief(error):
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {lines[0][:200]}"
-
-
-def distance(x, y):
-    return float(np.linalg.norm(x - y) / max(np.linalg.norm(y), 1e-30))
 
 
 def differs(found, dtype):
@@ -115,20 +63,20 @@ def differs(found, dtype):
     return not found.get("apart", 0) < (1e-3 if exact else 0.1)
 
 
-def peak_bytes():
-    """The most memory that this process has held so far, on the GPU if there is one."""
-    found = gpu()
-    return found[1] if found else processes.peak_bytes()
-
-
-def grown(contestant, case):
+def grown(name, who, small):
     """How many GB this process grows by, once it has run at a short length; and its time then."""
-    contestant.prepare(dataclasses.replace(case, length=SHORT))()
-    before = peak_bytes()
-    run = contestant.prepare(case)
-    run()
-    size = peak_bytes() - before
-    return {"GB": size / 1e9, **summary(milliseconds(run, ROUNDS, seconds=5))}
+    every = {name: row for group in rows(small).values() for name, row in group.items()}
+    contestant, case = every[name].sides[who]
+    short = dataclasses.replace(case, length=SHORT)
+
+    def started(case):
+        run = contestant.prepare(case)
+        run()
+        return run
+
+    size, run = runner.growth(lambda: started(short), lambda: started(case))
+    times = runner.milliseconds(run, runner.ROUNDS, seconds=5)
+    return {"GB": size * 2**20 / 1e9, **runner.summary(times)}
 
 
 def measure_memory(row, options):
@@ -138,15 +86,11 @@ def measure_memory(row, options):
         if who == "other" and row.heavy and not options.keras_too:
             continue
         try:
-            found[who] = in_a_process(row.name, who, options.small)
+            given = row.name, who, options.small
+            found[who] = runner.in_a_process("attention.measuring", "grown", *given)
         except Exception as error:
             found[who] = {"error": brief(error)}
     return found
-
-
-def in_a_process(name, who, small):
-    arguments = ["--measure", name, who, *["--small"] * small]
-    return json.loads(processes.answer("benchmarks.attention", *arguments))
 
 
 def measured(row, options):
@@ -185,19 +129,3 @@ def reached(judged, bar, aim):
     if judged is None:
         return "not measured"
     return "aim" if aim is not None and judged <= aim else "bar" if judged <= bar else "missed"
-
-
-def series(options):
-    """What the plot shows: memory and time over the length, from separate processes."""
-    found = []
-    for row in rows(options.small)["over"].values():
-        result = measured(row, options)
-        found.append(
-            {
-                "length": row.ours[1].length,
-                "limit_ms": result["limit_ms"],
-                **{who: result[who] for who in row.sides if who in result},
-            }
-        )
-        print(f"{row.name}: {row.work}", file=sys.stderr)
-    return found

@@ -1,17 +1,4 @@
-"""Figures as text, as a plot, and with what they were measured on."""
-
-import datetime
-import os
-import pathlib
-import platform
-import re
-
-import keras
-import numpy as np
-
-import keras_attention
-from benchmarks.attention.backends import BACKEND, gpu
-from keras_attention.backend import backend
+"""Figures as a table and as a plot."""
 
 COLUMNS = (
     "row",
@@ -64,81 +51,13 @@ def line(result):
     return f"| {' | '.join(cells)} |"
 
 
-OPTIONS = ("small", "repeats", "seconds")
-SETTINGS = ("TF_ENABLE_ONEDNN_OPTS", "TF_XLA_FLAGS", "XLA_FLAGS")
+def failed(results):
+    """Whether a side of ours failed, or two sides differ that should compute the same."""
+    return any("error" in row.get("ours", {}) or row["reached"] == "differs" for row in results)
 
 
-def surroundings(options):
-    """Versions and the machine."""
-    found = gpu()
-    affinity = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count()))
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "backend": BACKEND,
-        "versions": {
-            "python": platform.python_version(),
-            "keras": keras.__version__,
-            BACKEND: __import__(BACKEND).__version__,
-            "numpy": np.__version__,
-            "keras_attention": keras_attention.__version__,
-        },
-        "machine": {
-            "cores": len(affinity(0)),
-            "architecture": platform.machine(),
-            "processor": processor("model name") or platform.processor(),
-            "vector extensions": vector_extensions(),
-            "device": found[0] if found else "CPU",
-        },
-        # TensorFlow's default depends on the CPU.
-        "onednn": backend.prefers_whole_rows(None) if BACKEND == "tensorflow" else None,
-        # What changes the speed of TensorFlow's products; unset is its own choice.
-        "environment": {name: os.environ[name] for name in SETTINGS if name in os.environ},
-        # Of programs that measure in turns.
-        **{name: found for name, found in vars(options).items() if name in OPTIONS},
-    }
-
-
-def processor(field):
-    """A line about the CPU, if the system has one, or an empty line."""
-    path = pathlib.Path("/proc/cpuinfo")
-    found = re.search(rf"{field}\s*:\s*(.*)", path.read_text()) if path.exists() else None
-    return found[1] if found else ""
-
-
-def vector_extensions():
-    wanted = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
-    return [name for name in wanted if name in processor("flags").split()]
-
-
-def preamble(report):
-    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    machine = report["machine"]
-    text = (
-        f"{report['date']}, {report['backend']}: {versions}. {machine['device']}; "
-        f"{machine['cores']} cores, {machine['architecture']}, {machine['processor']}, "
-        f"{' '.join(machine['vector extensions']) or 'vector extensions unknown'}."
-    )
-    if report["onednn"] is not None:
-        text += f" oneDNN is {'on' if report['onednn'] else 'off'}."
-    text += "".join(f" {name}={value}." for name, value in report["environment"].items())
-    return text + (" Small sizes: these figures mean nothing." if report["small"] else "")
-
-
-def saved_by_a_block(results):
-    """What each block of a model saves, beside what the layer alone does: lines of Markdown."""
-
-    def saved(result):
-        sides = [result.get(who, {}).get("ms") for who in ("ours", "other")]
-        return None if None in sides else sides[1] - sides[0]
-
-    named = {result["name"]: result for result in results}
-    for name, result in named.items():
-        alone = named.get(name.replace("-model", "-training"))
-        if "-model" in name and alone and None not in (saved(result), saved(alone)):
-            yield (
-                f"- {name}: {saved(result) / 2:.3g} ms less a block than Keras's; "
-                f"the layer alone, {saved(alone):.3g} ms less."
-            )
+def length_of(point):
+    return int(point["name"].removeprefix("over-"))
 
 
 def plot(report, path):
@@ -147,18 +66,18 @@ def plot(report, path):
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    points = report["series"]
+    points = [row for row in report["rows"] if row["name"].startswith("over-")]
     figure, panels = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for panel, key, label in zip(panels, ("ms", "GB"), ("milliseconds", "GB"), strict=True):
         for who, name in (("ours", "keras_attention"), ("other", "keras.layers")):
-            shown = [(p["length"], p[who][key]) for p in points if key in p.get(who, {})]
+            shown = [(length_of(p), p[who][key]) for p in points if key in p.get(who, {})]
             if shown:
                 panel.plot(*zip(*shown, strict=True), "o-", label=name)
         if key == "ms":
-            limit = [(p["length"], p["limit_ms"]) for p in points]
+            limit = [(length_of(p), p["limit_ms"]) for p in points]
             panel.plot(*zip(*limit, strict=True), "k--", label="matrix products alone")
         panel.set(xscale="log", yscale="log", xlabel="T", ylabel=label)
-        panel.set_xticks([p["length"] for p in points], [str(p["length"]) for p in points])
+        panel.set_xticks([*map(length_of, points)], [str(length_of(p)) for p in points])
         panel.minorticks_off()
         panel.legend()
     small = " (small: means nothing)" if report["small"] else ""

@@ -7,7 +7,6 @@ from benchmarks.attention.cases import Case, Row
 from benchmarks.attention.contestants import (
     OUR_MODEL,
     OURS,
-    PLAIN,
     SHAW,
     THEIR_MODEL,
     THEIRS,
@@ -177,34 +176,6 @@ def decoding_rows(size, dtype="float32"):
     )
 
 
-GPU_BATCHES = {1024: 8, 8192: 1, 32768: 1}
-GPU_WORK = {
-    "padding": {"padding": True, "dropout": 0.1},
-    "causal": {"causal": True},
-    "window": {"window": 1023},  # sliding_window=1024
-    "shaw": {"max_distance": 32},
-}
-
-
-def gpu_rows(size):
-    for dtype in ("bfloat16", "float32"):
-        for length in GPU_BATCHES:
-            for work, options in GPU_WORK.items():
-                case = size(Case(GPU_BATCHES[length], length, 512, 8, dtype=dtype, **options))
-                row = against_keras(f"gpu-{dtype}-{work}-{length}", case)
-                if work == "shaw":
-                    row = dataclasses.replace(
-                        row,
-                        work=f"{case.describe()}, against plain attention",
-                        ours=(SHAW, case),
-                        other=(PLAIN, dataclasses.replace(case, max_distance=None)),
-                        gflop=case.gflop(projections=3),
-                        same=False,
-                    )
-                yield row
-                yield dataclasses.replace(row, name=f"{row.name}-memory", figure="memory")
-
-
 OVER_LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 FARTHEST_FOR_KERAS = 8192
 
@@ -219,9 +190,9 @@ def over_rows(size, small):
 
 
 def rows(small):
-    """All rows by name, in groups: "cpu", "gpu", and "over" for the plot."""
+    """All rows by name, in groups: "table", and "over" for the plot."""
     size = shrunk if small else lambda case: case
-    cpu = [
+    table = [
         *plain_rows(size, xla=False),
         *(plain_rows(size, xla=True) if BACKEND == "tensorflow" else ()),
         *option_rows(size),
@@ -234,5 +205,5 @@ def rows(small):
         *model_rows(size, xla=False),
         *(model_rows(size, xla=True) if BACKEND == "tensorflow" else ()),
     ]
-    groups = {"cpu": cpu, "gpu": gpu_rows(size), "over": over_rows(size, small)}
+    groups = {"table": table, "over": over_rows(size, small)}
     return {group: {row.name: row for row in found} for group, found in groups.items()}

@@ -84,14 +84,14 @@ def additive_memory():
     """Growth of memory of additive scores in training, with and without all hidden units."""
     found = json.loads((RESULTS / "additive_memory.json").read_text(encoding="utf-8"))
     rows = []
-    for backend, measured in found.items():
-        for figure in measured["figures"]:
-            if figure["step"] == "training":
-                words = f"{backend}, {figure['mode']}, B{figure['B']} T{figure['T']} u{figure['U']}"
-                for name, color in (("ours", SLOT), ("written_down", LINE)):
-                    size = figure[name]["megabytes"]
-                    whose = "" if name == "ours" else ", all units at once"
-                    rows.append((words + whose, size, f"{size:.0f} MB", color))
+    for figure in found["rows"]:
+        if figure["step"] == "training":
+            where = f"{figure['backend']}, {figure['mode']}"
+            words = f"{where}, B{figure['B']} T{figure['T']} u{figure['U']}"
+            for name, color in (("ours", SLOT), ("written_down", LINE)):
+                size = figure[name]["megabytes"]
+                whose = "" if name == "ours" else ", all units at once"
+                rows.append((words + whose, size, f"{size:.0f} MB", color))
     return bars("Memory of additive scores in training, shorter is better", rows)
 
 

@@ -1,1 +1,0 @@
-"""Programs compiled for a GPU that is not here."""
