@@ -20,28 +20,20 @@ def first_line(path):
     return line.rstrip(".:")
 
 
-def files_of(folder, indent="    "):
-    """The lines of the modules of a folder, and of the folders in it."""
+def lines(folder, indent="  ", files=True):
+    """The lines of the folders in a folder, and of its files if they are to be listed."""
     width = 24 - len(indent)
     for path in sorted(folder.glob("*.py")):
-        if path.stem != "__init__":
+        if files and path.stem != "__init__":
             yield f"{indent}{path.name:<{width}} {first_line(path)}"
     for path in sorted(folder.glob("*/__init__.py")):
         yield f"{indent}{path.parent.name + '/':<{width}} {first_line(path)}"
-        yield from files_of(path.parent, indent + "  ")
+        yield from lines(path.parent, indent + "  ", READ in path.parts)
 
 
 def tree():
     """The lines of the package in the tree."""
-    found = ["keras_attention/"]
-    files = sorted(PACKAGE.glob("*.py"))
-    folders = sorted(path.parent for path in PACKAGE.glob("*/__init__.py"))
-    for path in [file for file in files if ast.get_docstring(ast.parse(file.read_text("utf-8")))]:
-        found.append(f"  {path.name:<22} {first_line(path)}")
-    for folder in folders:
-        found.append(f"  {folder.name + '/':<22} {first_line(folder / '__init__.py')}")
-        if folder.name == READ:
-            found += files_of(folder)
+    found = ["keras_attention/", *lines(PACKAGE)]
     return "".join(f"    {line}\n" for line in found)
 
 

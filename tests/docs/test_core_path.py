@@ -47,12 +47,12 @@ def test_the_road_of_a_call_is_short():
 def test_the_default_call_runs_what_it_says():
     run = core_path.functions_run(core_path.default_call())
     for module, function in (
-        ("sequence.py", "read"),
+        ("sequences/sequence.py", "read"),
         ("layers/attention.py", "attend"),
-        ("slots.py", "problem"),
+        ("core/slots.py", "problem"),
         ("kernels/__init__.py", "choose"),
     ):
         assert function in {name for _, name in run[module]}
     # Neither a mask, a pattern nor folded axes: nothing of theirs runs.
     assert not {name for name in run if name.startswith(("patterns/", "positions/"))}
-    assert "layers/axes.py" not in run
+    assert "layers/heads/axes.py" not in run

@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import importlib
 import importlib.util
 import inspect
 import os
@@ -14,6 +15,7 @@ import keras
 import pytest
 
 import keras_attention
+from keras_attention.core import former_modules
 from tests import doctests
 
 PACKAGE = Path(keras_attention.__file__).parent
@@ -38,7 +40,7 @@ ORDER = [
     {"inputs"},
     {"backend"},
     {"masks", "parts", "rematerialization", "sequence_parallel", "shapes", "version"},
-    {"hints", "keras_private", "tap"},
+    {"former_modules", "hints", "keras_private", "tap"},
 ]
 # The edges between two parts of one line.
 BESIDE = {
@@ -68,9 +70,18 @@ def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
+# Their files have places of their own in the order.
+ROOMS = ("core", "sequences")
+
+
+def part_of(names):
+    """The part of the package that a path of names belongs to: its folder or its file."""
+    first, *rest = names
+    return rest[0] if rest and first in ROOMS else first
+
+
 def part(path):
-    """The part of the package that a file belongs to: its folder or its name."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    return part_of(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imported_modules(path):
@@ -87,7 +98,8 @@ def imported_modules(path):
 
 def imported_parts(path):
     names = [name.split(".") for name in imported_modules(path)]
-    return {name[1] for name in names if name[0] == "keras_attention" and len(name) > 1}
+    found = {part_of(name[1:]) for name in names if name[0] == "keras_attention" and name[1:]}
+    return found - set(ROOMS)
 
 
 @every_file
@@ -204,6 +216,22 @@ def test_doctests_need_no_other_backend():
         assert not roots & others, f"{name} imports {roots & others}, which may not be installed"
 
 
+def test_no_folder_has_many_files():
+    for folder in {path.parent for path in FILES}:
+        files = [path for path in FILES if path.parent == folder]
+        assert len(files) <= 14, f"{folder.name} has {len(files)} files: make rooms of it"
+
+
+def test_former_modules_are_those_that_have_their_contents():
+    for path, names in former_modules.FORMER.items():
+        module = importlib.import_module(f"keras_attention.{path}")
+        for name in names.split():
+            assert importlib.import_module(f"keras_attention.{name}") is module, name
+            class_name = name.split(".")[-1].title().replace("_", "")
+            public = vars(keras_attention).get(class_name)
+            assert public is None or vars(module)[class_name] is public, name
+
+
 @every_file
 def test_products_keep_float64(path):
     """Keras computes these in float32 on PyTorch, but for `einsum`: see `projections.product`."""
@@ -263,7 +291,8 @@ def test_the_door_names_all_that_it_imports():
     bound = set()
     for node in tree(PACKAGE / "__init__.py").body:
         if isinstance(node, ast.ImportFrom):
-            bound |= {alias.asname or alias.name for alias in node.names}
+            names = {alias.asname or alias.name for alias in node.names}
+            bound |= names - {"_former_modules"}
         else:
             assert isinstance(node, (ast.Expr, ast.Assign)), "the door holds no logic"
     assert sorted(bound) == sorted(keras_attention.__all__)
