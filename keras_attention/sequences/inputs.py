@@ -84,7 +84,7 @@ def _check_dense(layer, given, first):
     advice = None
     if isinstance(given, dict):
         # A class of a user's own may have a `call` that takes one.
-        if first and type(layer).call.__module__.startswith(f"{__package__}."):
+        if first and type(layer).call.__module__.startswith("keras_attention."):
             advice = "Pass each tensor of a dict as an argument, or as an element of a list"
     elif not layer._takes_any_layout:
         advice = backend.instead_of(given)
