@@ -15,7 +15,7 @@ from keras_attention.core import keras_private
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.inspection.measures import Gradients
 from keras_attention.layers import traits
-from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import BaseAttention
 from keras_attention.visualization import collect
 
 
@@ -77,7 +77,7 @@ def attention_gradients(
         layers = {name: layer for name, layer in layers.items() if name in given}
         of_calls = {name: _of_calls(given, name) for name in layers}
         # Keras's layers have weights on the way only where they return them.
-        others = {name: x for name, x in layers.items() if not isinstance(x, Attention)}
+        others = {name: x for name, x in layers.items() if not isinstance(x, BaseAttention)}
         scopes = [_multiplied(name, layer, of_calls[name]) for name, layer in others.items()]
         return collect.inference(
             functools.partial(model, inputs, **kwargs),

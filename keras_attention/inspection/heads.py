@@ -14,7 +14,7 @@ from keras import ops
 from keras_attention import saving
 from keras_attention.core import keras_private
 from keras_attention.layers import traits
-from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.recurrent.attention_cell import AttentionCell
@@ -212,7 +212,7 @@ def _read(function, model, heads):
                 f"`heads` must name attention layers, {sorted(layers)}. Received: {name!r}"
             )
         layer = layers[name]
-        ours = isinstance(layer, Attention) and layer.key_dim is not None
+        ours = isinstance(layer, BaseAttention) and layer.key_dim is not None
         if not ours and not isinstance(layer, keras.layers.MultiHeadAttention):
             raise ValueError(
                 "Heads can be taken from layers of this package that project their inputs, "
@@ -237,7 +237,7 @@ def _read(function, model, heads):
 
 def _sizes(layer):
     """The numbers of heads of queries, and of keys and values."""
-    ours = isinstance(layer, Attention)
+    ours = isinstance(layer, BaseAttention)
     return layer.num_heads, (ours and layer.num_key_value_heads) or layer.num_heads
 
 
@@ -352,7 +352,7 @@ def _configured(maker, layer, kept):
     get_config = maker.get_config
     heads, groups = kept.counts
     fewer = {"num_heads": heads, "key_dim": layer.key_dim}
-    if isinstance(layer, Attention) and layer.num_key_value_heads is not None:
+    if isinstance(layer, BaseAttention) and layer.num_key_value_heads is not None:
         fewer["num_key_value_heads"] = groups
 
     return collect.replaced(maker, "get_config", lambda: {**get_config(), **fewer})
@@ -384,7 +384,7 @@ def _check_position(name, old, new, kept):
 
 def _check_norm(name, layer):
     """Raises if the `qk_norm` of a head depends on other heads."""
-    if not (isinstance(layer, Attention) and layer.qk_norm):
+    if not (isinstance(layer, BaseAttention) and layer.qk_norm):
         return
     for role in ("query", "key"):
         shape = (1, 1, layer.heads.count(role), layer.key_dim)

@@ -19,8 +19,8 @@ from keras_attention.backend import backend
 from keras_attention.kernels.linear_time import nystrom
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.heads.axes import Axes
-from keras_attention.layers.linear_time.state_attention import OF_PAIRS
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import masks, shapes
 from keras_attention.spec import Positions
 

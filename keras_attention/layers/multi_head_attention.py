@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from keras_attention import patterns, scores
-from keras_attention.core import parts
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
-from keras_attention.layers.attention import Attention, UseBias
-from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import OutputProjection, UseBias
 from keras_attention.layers.options import SlotOptions
 from keras_attention.sequences import shapes
 
 
-class MultiHeadAttention(Attention):
+class MultiHeadAttention(OutputProjection, Attention):
     r"""Multi-head attention, a drop-in replacement for `keras.layers.MultiHeadAttention`.
 
     `Concat(head_1 … head_h) W^O` with
@@ -69,9 +68,6 @@ class MultiHeadAttention(Attention):
     0.0
     """
 
-    # Of the gate, with `use_gate`.
-    gate_activation = "sigmoid"
-
     def __init__(
         self,
         num_heads: int,
@@ -96,15 +92,14 @@ class MultiHeadAttention(Attention):
         score: scores.ScoreLike = "scaled_dot",
         **kwargs: Unpack[SlotOptions],
     ):
-        shapes.check_count("key_dim", key_dim)
-        use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         super().__init__(
-            num_heads,
-            key_dim,
-            value_dim,
-            score,
+            *(num_heads, key_dim, value_dim),
+            score=score,
             dropout=dropout,
-            use_bias=bool(use_bias),
+            use_bias=use_bias,
+            output_shape=output_shape,
+            attention_axes=attention_axes,
+            use_gate=use_gate,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
             kernel_regularizer=kernel_regularizer,
@@ -115,17 +110,8 @@ class MultiHeadAttention(Attention):
             seed=seed,
             **kwargs,
         )
-        self.use_bias = use_bias
-        # A model's summary would print a public `output_shape`, which lacks the batch axis.
-        self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
-        self.output_sizes = self._output_shape
-        self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
         self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
-        self.use_gate = shapes.check_flag("use_gate", use_gate)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)
-        self.heads = EinsumHeads(self)
-
-    output_dense = parts.part("_output_dense", "The layer that projects the heads to the output.")

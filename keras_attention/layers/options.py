@@ -7,7 +7,7 @@ from typing import Any, Literal, TypedDict
 
 from keras_attention import normalizations, patterns, positions, regularizers, scores
 from keras_attention.core.hints import Constraint, Initializer, Regularizer
-from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.base import QkNorm
 
 
 class _Options(TypedDict, total=False):

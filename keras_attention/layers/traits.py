@@ -17,6 +17,10 @@ _KNOWN = (
     *("value", "key", "value_mask", "key_mask"),
     *("attention_mask", "attention_bias", "positions", "segment_ids"),
 )
+# The arguments of a call that need all pairs of queries and keys.
+OF_PAIRS = (
+    *("attention_mask", "attention_bias", "segment_ids", "positions", "return_attention_scores"),
+)
 
 
 class Traits(NamedTuple):
@@ -57,15 +61,16 @@ def of(layer: Any) -> Traits:
 
 
 def of_slots(layer: Any) -> Traits:
-    """The traits of an `Attention`: of its slots and heads, and the `own_traits` of its classes."""
+    """The traits of a layer: of its slots and heads, and the `own_traits` of its classes."""
     own: dict[str, Any] = {}
     for cls in reversed(type(layer).__mro__):
         own |= vars(cls).get("own_traits", {})
     pattern, slots = layer.whole_pattern(), (layer.preset_position, layer.position)
     in_order = pattern is None or isinstance(pattern, patterns.Causal)
+    needs_length = layer.score is not None and layer.score.needs_length
     left = layer.whole_pattern(causal=True).span().left
     found = {
-        "needs_positions": layer.score.needs_length or not in_order or slots != (None, None),
+        "needs_positions": needs_length or not in_order or slots != (None, None),
         "on_grid": not all(part is None or part.counts for part in (layer.position, pattern)),
         "encodes_anew": layer.position and layer.position.encodes_anew,
         "window": None if left is None else left + 1,
@@ -84,7 +89,7 @@ def _no_decoding_reason(layer, pattern, slots, one_sequence):
     for position in slots:
         if position is not None and position.no_decoding_reason is not None:
             return position.no_decoding_reason
-    if layer.score.needs_length:
+    if layer.score is not None and layer.score.needs_length:
         return f"the score {type(layer.score).__name__} depends on the number of keys"
     return layer.heads.no_decoding_reason
 

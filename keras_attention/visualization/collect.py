@@ -16,7 +16,7 @@ import numpy as np
 from keras_attention.core import keras_private, rematerialization, tap
 from keras_attention.core.hints import Tensors
 from keras_attention.layers import traits
-from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.sequences import shapes
 from keras_attention.visualization import labels
@@ -117,7 +117,7 @@ def inference(
     package multiplied by `factor(name)`, if it is not None. It runs in `scopes` too.
     """
     outputs: list = []
-    names = {id(layer): name for name, layer in layers.items() if isinstance(layer, Attention)}
+    names = {id(layer): name for name, layer in layers.items() if isinstance(layer, BaseAttention)}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_one_at_a_time)
         stack.enter_context(rematerialization.off())

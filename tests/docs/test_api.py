@@ -56,7 +56,8 @@ def unmentioned(old, new, text):
     """Lines that are new or changed, and for which `text` says none of the names."""
     old = by_name(old)
     for name, line in by_name(new).items():
-        if old.get(name) == line:
+        same = "(" in line and name in old and arguments_of(old[name]) == arguments_of(line)
+        if same or old.get(name) == line:
             continue
         # Of `p.scores.Dot.call`, one of "Dot" and "call"; the name of the module is not enough.
         names = set(re.findall(r"[A-Z]\w*|\w+(?=\W*$)", name)) - {"BUILTIN"}

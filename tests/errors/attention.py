@@ -5,6 +5,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import feature_maps, ops, patterns, positions, scores
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.linear_time.state_attention import StateAttention
 from keras_attention.layers.low_rank_attention import LowRankAttention
 from tests.errors.calls import (
@@ -92,6 +93,7 @@ ROWS = {
     r"Features, in layers that share a RandomFeatures,.*of the vectors=4, of a head=8": lambda: [
         ka.LinearAttention(2, size, feature_map=SHARED_FEATURES)(X) for size in (4, 8)
     ],
+    r"BaseAttention must implement `attend`": (TypeError, lambda: BaseAttention(2, 4)(X)),
     r"StateAttention must implement `recurrence`": (TypeError, lambda: StateAttention(2, 4)(X)),
     r"LongformerAttention counts its global tokens from the first position.*"
     r"Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention.sequences import masks, sequence
 from tests import definition
 from tests.arrays import numpy, random
 
@@ -135,7 +136,7 @@ MASKED = {
 def carrying(array, mask):
     """A tensor of `array` that carries `mask`, or none."""
     tensor = keras.ops.convert_to_tensor(array)
-    return tensor if mask is None else ka.masks.carry(tensor, keras.ops.convert_to_tensor(mask))
+    return tensor if mask is None else masks.carry(tensor, keras.ops.convert_to_tensor(mask))
 
 
 @pytest.mark.parametrize("kind", MASKED)
@@ -155,7 +156,7 @@ def test_every_mask_means_what_it_says(kind):
     np.testing.assert_array_equal(numpy(scores)[~np.broadcast_to(mask, scores.shape)], 0.0)
     # The output carries the query's mask, from wherever it came.
     query_mask = carried.get("query", call.get("query_mask"))
-    found = ka.masks.implicit(output)
+    found = masks.implicit(output)
     assert (found is None) == (query_mask is None)
     if found is not None:
         np.testing.assert_array_equal(numpy(found), query_mask)
@@ -186,7 +187,7 @@ def test_mask_is_the_mask_of_one_sequence_or_of_a_list():
     expected = layer(X, VALUE, KEY, query_mask=mask, value_mask=value_mask)
     close(layer([X, VALUE, KEY], mask=[mask, value_mask, None]), expected)
     close(layer([X, VALUE, KEY], mask=[None, value_mask, None], query_mask=mask), expected)
-    x = ka.masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
+    x = masks.carry(keras.ops.convert_to_tensor(X), keras.ops.convert_to_tensor(mask))
     close(layer([x, VALUE, KEY], mask=[None, value_mask, None]), expected)
 
 
@@ -231,9 +232,9 @@ def test_the_function_takes_positions_in_lists():
 
 def test_one_sequence_with_one_mask_is_cleared_once():
     x, mask = map(keras.ops.convert_to_tensor, (X, REAL))
-    query, value, key = ka.sequence.without_padding((x, x, x), (mask, mask, mask))
+    query, value, key = sequence.without_padding((x, x, x), (mask, mask, mask))
     assert query is value is key
-    query, value, key = ka.sequence.without_padding((x, x, x), (None, mask, mask))
+    query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
     assert query is x and value is key
 
 

@@ -12,7 +12,7 @@ from keras_attention import positions as position_slots
 from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache
-from keras_attention.layers.attention import Attention, QkNorm, UseBias
+from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
 from keras_attention.layers.blocks import block_norms
 from keras_attention.layers.blocks.block_norms import RESIDUALS, Norm
 from keras_attention.layers.blocks.feed_forward import FeedForward
@@ -360,7 +360,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         if cache is not None:
             self._check_cached(cache)
         mask = masks.padding(x, mask)
-        if word is not None and not isinstance(self.attention, Attention):
+        if word is not None and not isinstance(self.attention, BaseAttention):
             # A layer that is not of this package knows arrays alone.
             counted = word == "tokens" and positions is not sequence.COMPACTED
             positions = sequence.ranks(mask, segment_ids) if counted else None
@@ -544,7 +544,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         masks.padding(x, given.mask)
         if cache is not None:
             self._check_cached(cache)
-        if isinstance(self.attention, Attention):
+        if isinstance(self.attention, BaseAttention):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
             found = found[1:] if isinstance(found, tuple) else ()

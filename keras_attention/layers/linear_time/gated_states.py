@@ -13,7 +13,7 @@ from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Unpack
 from keras_attention.kernels.linear_time import delta, recurrence
-from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.base import QkNorm
 from keras_attention.layers.linear_time.state_attention import GatedStateAttention
 from keras_attention.layers.options import StateOptions
 from keras_attention.scores.base import unit
@@ -63,8 +63,6 @@ class Retention(GatedStateAttention):
     True
     """
 
-    _fixed_arguments = tuple(n for n in GatedStateAttention._fixed_arguments if n != "position")
-
     def __init__(
         self,
         num_heads: int,
@@ -76,9 +74,8 @@ class Retention(GatedStateAttention):
         head_norm: QkNorm = "rms",
         **kwargs: Unpack[StateOptions],
     ):
-        super().__init__(
-            *(num_heads, key_dim, value_dim, use_gate, head_norm), position=position, **kwargs
-        )
+        super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self.position = positions.get(position)
         if self.position is not None and not isinstance(self.position, positions.Rotary):
             raise ValueError(
                 "Retention has no scores, to which a position could add: `position` must be None "

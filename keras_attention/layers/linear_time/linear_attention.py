@@ -7,14 +7,16 @@ from typing import ClassVar
 
 from keras import ops
 
-from keras_attention import feature_maps, patterns, saving, scores
-from keras_attention.core import keras_private
+from keras_attention import feature_maps, kernels, patterns, scores
+from keras_attention.backend import backend
+from keras_attention.core import keras_private, slots
 from keras_attention.core.hints import Unpack
 from keras_attention.kernels.linear_time import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.linear_time.state_attention import StateAttention
 from keras_attention.layers.options import StateOptions
 from keras_attention.sequences import masks, shapes
+from keras_attention.sequences.sizes import known
 
 
 class LinearAttention(StateAttention):
@@ -72,19 +74,12 @@ class LinearAttention(StateAttention):
         use_gate: bool = False,
         **kwargs: Unpack[StateOptions],
     ):
-        saving.check_free(type(self), kwargs)
-        score = feature_maps.get(feature_map)
-        normalization = feature_maps.SumToOne()
-        super().__init__(
-            *(num_heads, key_dim, value_dim),
-            score=score,
-            normalization=normalization,
-            use_gate=use_gate,
-            **kwargs,
-        )
+        super().__init__(num_heads, key_dim, value_dim, use_gate=use_gate, **kwargs)
+        self.score = feature_maps.get(feature_map)
+        self.normalization = feature_maps.SumToOne()
         self.causal = shapes.check_flag("causal", causal)
         self.preset_pattern = patterns.Causal() if self.causal else None
-        self._sums_exponentials = isinstance(score, feature_maps.RandomFeatures)
+        self._sums_exponentials = isinstance(self.score, feature_maps.RandomFeatures)
 
     @functools.cached_property
     def traits(self):
@@ -106,6 +101,20 @@ class LinearAttention(StateAttention):
     def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
         found = super()._cached_shapes
         return {**found, "largest": found["state"][:2]} if self._sums_exponentials else found
+
+    def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
+        if state is not None and given["return_weights"]:
+            raise ValueError(
+                "A state has sums of tokens, and no weights of them. Received with a cache of "
+                "`make_cache`: return_attention_scores"
+            )
+        if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
+            with keras_private.uncast_variables():
+                return kernels.run(*slots.problem(self, query, key, value, positions, **given))
+        as_many = known(query.shape[1]) and query.shape[1] == key.shape[1]
+        if state is None and given["pattern"] is not None and not as_many:
+            key, value, given["key_mask"] = _cut(query, key, value, given["key_mask"])
+        return super().attend(query, key, value, positions, training, state, gates, **given)
 
     def recurrence(self, query, key, value, *, mask, causal, state):
         with keras_private.uncast_variables():
@@ -140,3 +149,21 @@ class LinearAttention(StateAttention):
 def _and_one(value):
     """Values and a feature of 1, whose sums are those of the features of keys."""
     return ops.concatenate([value, ops.ones_like(value[..., :1])], axis=-1)
+
+
+def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
+    """Whether a call has arguments that need all pairs of queries and keys."""
+    padding = (positions.query_mask is not None) + (key_mask is not None)
+    pairs = segment_ids is not None or len(masks) > padding
+    return pairs or positions.given or bool(biases) or return_weights
+
+
+def _cut(query, key, value, key_mask):
+    """Keys, values and their mask (B, S) as many as queries: later ones are seen by none."""
+    length, given = backend.shape(query)[1], backend.shape(key)[1]
+    if key_mask is None:
+        key_mask = ops.ones((1, given), "bool")
+    missing = backend.most_size(length - given, 0)
+    widths = [(0, 0), (0, missing), (0, 0), (0, 0)]
+    found = ops.pad(key, widths), ops.pad(value, widths), ops.pad(key_mask, widths[:2])
+    return tuple(array[:, :length] for array in found)

@@ -1,7 +1,4 @@
-"""The bases of layers that attend through a state: sums over tokens, in linear time.
-
-They take the road of `Attention.call`. What follows the heads is a recurrence.
-"""
+"""The bases of layers that attend through a state: sums over tokens, in linear time."""
 
 from __future__ import annotations
 
@@ -17,30 +14,18 @@ from keras_attention.core import keras_private
 from keras_attention.core.hints import Cache, Dtype, Tensor
 from keras_attention.kernels.linear_time.recurrence import NOTHING
 from keras_attention.layers import kv_cache
-from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
+from keras_attention.layers.base import QK_NORMS, BaseAttention, OutputProjection, QkNorm
 from keras_attention.layers.blocks import norms
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.linear_time import short_convolution
-from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import masks, shapes
-from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionResult
 
-# What has no meaning without a weight for each pair.
-FIXED = (
-    *("score", "normalization", "pattern", "position", "dropout", "logit_soft_cap", "use_sink"),
-    *("scores_regularizer", "sliding_window", "flash_attention"),
-)
-# Arguments of a call that need all pairs of queries and keys.
-OF_PAIRS = (
-    *("attention_mask", "attention_bias", "segment_ids", "positions", "return_attention_scores"),
-)
 
-
-class StateAttention(MultiHeadAttention, saved=False):
+class StateAttention(OutputProjection, saved=False):
     """Multi-head attention whose heads are combined through a state, by `recurrence`."""
 
-    _fixed_arguments: tuple[str, ...] = FIXED
     own_traits: ClassVar[dict[str, Any]] = {
         "has_weights": False,
         "one_sequence": True,
@@ -81,24 +66,13 @@ class StateAttention(MultiHeadAttention, saved=False):
         return x if layout.appends or self.position is None else x._replace(positions=x.ranked())
 
     def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
-        """The `AttentionResult` of heads, as in `Attention`.
+        """The `AttentionResult` of heads, as in `BaseAttention`.
 
         Args:
             state: the cache, with the next index; None without one.
             gates: what heads have beside query, key and value.
         """
         mask, causal = given["key_mask"], state is not None or given["pattern"] is not None
-        if self.traits.has_weights:
-            if state is not None and given["return_weights"]:
-                raise ValueError(
-                    "A state has sums of tokens, and no weights of them. Received with a cache of "
-                    "`make_cache`: return_attention_scores"
-                )
-            if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
-                return super().attend(query, key, value, positions, training, **given)
-            as_many = known(query.shape[1]) and query.shape[1] == key.shape[1]
-            if state is None and causal and not as_many:
-                key, value, mask = _cut(query, key, value, mask)
         query_mask = positions.query_mask if state is None else mask
         if self.position is not None and not given["encoded"]:
             at = positions.query, positions.key
@@ -170,24 +144,6 @@ def _has_keys(query_mask, key_mask, causal):
     return masks.both(query_mask, seen)
 
 
-def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
-    """Whether a call has arguments that need all pairs of queries and keys."""
-    padding = (positions.query_mask is not None) + (key_mask is not None)
-    pairs = segment_ids is not None or len(masks) > padding
-    return pairs or positions.given or bool(biases) or return_weights
-
-
-def _cut(query, key, value, key_mask):
-    """Keys, values and their mask (B, S) as many as queries: later ones are seen by none."""
-    length, given = backend.shape(query)[1], backend.shape(key)[1]
-    if key_mask is None:
-        key_mask = ops.ones((1, given), "bool")
-    missing = backend.most_size(length - given, 0)
-    widths = [(0, 0), (0, missing), (0, 0), (0, 0)]
-    found = ops.pad(key, widths), ops.pad(value, widths), ops.pad(key_mask, widths[:2])
-    return tuple(array[:, :length] for array in found)
-
-
 class StateHeads(EinsumHeads):
     """Heads, and after them the gates of the keys' tokens: `layer._gates`, {"name": features}."""
 
@@ -227,7 +183,7 @@ class StateHeads(EinsumHeads):
 class GatedStateAttention(StateAttention, saved=False):
     """The base of those whose heads are normalized and gated before the output projection."""
 
-    _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
+    _fixed_arguments = ("qk_norm", "clip_qkv")
     # The rank of the projections to the gates of tokens, or None for any; whether they have biases.
     _gate_rank: int | None = None
     _gate_bias = False
@@ -252,8 +208,8 @@ class GatedStateAttention(StateAttention, saved=False):
         self._gates: dict[str, int] = {}
         self.heads = StateHeads(self)
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
-        super().build(query_shape, value_shape, key_shape)
+    def _build_slots(self, query_heads, key_heads):
+        super()._build_slots(query_heads, key_heads)
         if self.conv_kernel_size is not None:
             size, start = self.conv_kernel_size, short_convolution.near_identity
             self.conv_kernels = [
@@ -280,7 +236,7 @@ class GatedStateAttention(StateAttention, saved=False):
 
     def _counted(self, x, layout):
         # A convolution reads neighbors.
-        of = StateAttention if self.conv_kernel_size is None else Attention
+        of = StateAttention if self.conv_kernel_size is None else BaseAttention
         return of._counted(self, x, layout)
 
     @property

@@ -13,6 +13,7 @@ from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Activation, Tensor, Tensors
 from keras_attention.layers.attention import Attention
+from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.heads import projections
 from keras_attention.layers.recurrent import wrapped_cell
 from keras_attention.scores import Score, ScoreLike
@@ -576,7 +577,7 @@ def attention_layer(attention, dtype):
     attention = saving.deserialize(attention)
     if isinstance(attention, (str, Score)):
         attention = Attention(score=attention, dtype=dtype)
-    if not isinstance(attention, Attention):
+    if not isinstance(attention, BaseAttention):
         raise TypeError(
             "`attention` must be an Attention layer, a score, or the name of one. "
             f"Received: attention={attention!r} (of type {type(attention).__name__})"

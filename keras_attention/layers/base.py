@@ -1,0 +1,567 @@
+"""`BaseAttention`: heads, memory and the road of a call, under every attention layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention import patterns, saving
+from keras_attention.core import parts, tap
+from keras_attention.core.hints import (
+    Cache,
+    Constraint,
+    Dtype,
+    Initializer,
+    Regularizer,
+    Tensor,
+    Tensors,
+)
+from keras_attention.layers import kv_cache, traits
+from keras_attention.layers.blocks import norms
+from keras_attention.layers.heads import ROLES, DenseHeads, EinsumHeads, Heads
+from keras_attention.layers.traits import Traits
+from keras_attention.sequences import inputs, masks, sequence, shapes
+from keras_attention.spec import Positions
+
+NamedQkNorm = Literal[False, "rms", "layer"]
+QK_NORMS = get_args(NamedQkNorm)
+UseBias: TypeAlias = bool | Literal["qkv"]
+QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
+# The arguments of a call that are neither a tensor with its mask nor a mode.
+OPTIONS = (
+    *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
+    *("positions", "segment_ids"),
+)
+
+
+class BaseAttention(saving.ConfigurableLayer, saved=False):
+    """A layer that splits its inputs into heads, attends, and joins the heads.
+
+    A call reads sequences, splits them into heads, extends these by those of a cache, attends and
+    joins the heads. Subclasses implement `attend`: softmax attention by its slots, linear time by a
+    recurrence. The arguments and those of a call are described by `Attention`.
+    """
+
+    _masks = (
+        "`query_mask` (B, T) and `value_mask` (B, S) for padding, and `attention_mask`, (T, S), "
+        "(B, T, S) or (B, H, T, S), for pairs"
+    )
+    _unrounded = ("attention_bias", "cache")
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        use_bias: bool = False,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        kernel_regularizer: Regularizer | None = None,
+        bias_regularizer: Regularizer | None = None,
+        activity_regularizer: Regularizer | None = None,
+        kernel_constraint: Constraint | None = None,
+        bias_constraint: Constraint | None = None,
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        clip_qkv: float | None = None,
+        **kwargs: Any,
+    ):
+        num_heads = shapes.check_count("num_heads", num_heads)
+        key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        value_dim = shapes.check_count("value_dim", value_dim, optional=True)
+        num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
+        if num_key_value_heads is not None and num_heads % num_key_value_heads:
+            raise ValueError(
+                "`num_key_value_heads` must divide `num_heads`. Received: "
+                f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
+            )
+        super().__init__(**kwargs)
+        self.num_heads = num_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.key_dim = key_dim
+        self.value_dim = key_dim if value_dim is None else value_dim
+        self.use_bias: UseBias = shapes.check_flag("use_bias", use_bias)
+        self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
+        self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
+        # For the projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
+        self._activity_regularizer = keras.regularizers.get(activity_regularizer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
+        self.heads = Heads(self) if key_dim is None else DenseHeads(self)
+        # Slots with weights. On PyTorch an attribute of the class would hide them.
+        self.score: Any = None
+        self.normalization: Any = None
+        self.position: Any = None
+
+    # Slots without weights, of which a subclass may have some.
+    pattern: patterns.Pattern | None = None
+    scores_regularizer: Any = None
+
+    # What presets declare, and set in their constructors
+
+    # A pattern in addition to the slot's.
+    preset_pattern: patterns.Pattern | None = None
+    # A position before the slot's: it sees heads that the other has not encoded.
+    preset_position: Any = None
+    # Its traits that do not follow from the slots, beside those of its base classes.
+    own_traits: ClassVar[dict[str, Any]] = {}
+    # Whether it may return the log-probability of the choices of hard attention.
+    returns_log_probability = False
+
+    @functools.cached_property
+    def traits(self) -> Traits:
+        """What the layer has, needs and refuses, by its slots and heads."""
+        return traits.of_slots(self)
+
+    def whole_pattern(self, causal=False):
+        """The pattern slot combined with all other patterns, or None."""
+        found = [self.pattern, self.preset_pattern]
+        if causal and not any(isinstance(pattern, patterns.Causal) for pattern in found):
+            found.append(patterns.Causal())
+        return patterns.every(*found)
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
+        for role, dense in self.heads.build(query_shape, value_shape, key_shape).items():
+            setattr(self, f"_{role}_dense", dense)
+        heads = {
+            "query": self.heads.shape("query", query_shape),
+            "key": self.heads.shape("key", key_shape),
+        }
+        if self.qk_norm:
+            for role, shape in heads.items():
+                norm = norms.make(
+                    self.qk_norm, f"{role}_norm", shape, self.dtype_policy, center=False
+                )
+                setattr(self, f"_{role}_norm", norm)
+        if self.position is not None:
+            self.position.build_inputs(query_shape, key_shape)
+            self.position.build_values(self.heads.shape("value", value_shape))
+        self._build_slots(*heads.values())
+        # What follows from the arguments, for all calls.
+        self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
+
+    def _build_slots(self, query_heads, key_heads):
+        """Makes what follows the projections, for heads of these shapes."""
+        for slot in (self.score, self.normalization, self.position):
+            if slot is not None and not slot.built:
+                slot.build(query_heads, key_heads)
+
+    query_dense = parts.part(
+        "_query_dense",
+        "The layer that projects the query: for LoRA, quantization and reading weights.",
+    )
+    key_dense = parts.part("_key_dense", "The layer that projects the key.")
+    value_dense = parts.part("_value_dense", "The layer that projects the value.")
+    query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
+    key_norm = parts.part("_key_norm", "The norm of key heads, with `qk_norm`.")
+
+    # A call: read → split → extend → attend → join
+
+    def call(
+        self,
+        query: Tensors,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+        # Keras would replace None by the mask, and add its computation to the graph.
+        mask: Tensors | bool | None = False,
+    ) -> Tensors:
+        x, layout = self._read(
+            *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            attention_bias=attention_bias,
+            positions=positions,
+            segment_ids=segment_ids,
+        )
+        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
+            x = self.heads.restricted(x)
+        of_output = x.query_mask
+        if x.counts_tokens:
+            x = self._counted(x, layout)
+
+        extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
+        more = {"gates": extended.gates} if extended.gates else {}
+        if layout.is_state:
+            more["state"] = extended.cache
+        listeners = tap.of(self) if tap.state.listeners and self.traits.has_weights else []
+        if listeners:
+            more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
+        wanted = return_attention_scores or bool(listeners)
+        result = self.attend(
+            *(extended.query, extended.key, extended.value, extended.positions),
+            key_mask=extended.key_mask,
+            training=training,
+            encoded=extended.encoded,
+            masks=extended.masks,
+            pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
+            biases=() if x.attention_bias is None else (x.attention_bias,),
+            segment_ids=x.segment_ids,
+            return_weights=wanted,
+            **more,
+        )
+        if self.scores_regularizer is not None and not layout.appends:
+            weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
+            self.add_loss(self.scores_regularizer(weights, result.mask))
+        heads = self.heads.cached if layout.appends else self.heads
+        output = heads.join(result, x.query)
+        if extended.lost is not None:
+            output = kv_cache.spoil(output, extended.lost)
+        if x.of_query is not None or x.of_key is not None:
+            # Weights that a regularizer alone asked for may be of other keys than the call's.
+            seen = result if wanted else result.replace(weights=None, mask=None)
+            output, result = x.restored(output, seen)
+        scores = None
+        if wanted:
+            scores = self.heads.scores(result.weights, x.query, x.value)
+            for listener in listeners:
+                listener.heard(self, scores)
+            scores = scores if return_attention_scores else None
+        if of_output is not None:
+            output = masks.carry(output, of_output)
+        cache = extended.cache if result.state is None else result.state
+        return self._returned(output, scores, result.log_probability, cache)
+
+    def _read(self, tensors, explicit, mask, cache, **given):
+        """The checked `Pairs` and the `Layout` of a call, of arrays or symbols.
+
+        Args:
+            tensors, explicit, mask: as in `sequence.read`.
+            cache: of the call, or None.
+            **given: the other arguments but `training`.
+        """
+        layout, how = kv_cache.UNCACHED, given["positions"]
+        given["positions"] = None if isinstance(how, str) else how
+        if self.traits.refused:
+            self._refuse({name: given[name] for name in self.traits.refused})
+        if cache is not None:
+            layout = traits.layout(self, tensors, explicit, cache, **given)
+        counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
+        pairs = given["attention_mask"], given["attention_bias"]
+        x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
+        if not x.one_sequence or x.key is not x.value:
+            self._shapes(x.query.shape, x.value.shape, x.key.shape)
+        if layout.is_memory:
+            of_keys = dict.fromkeys(("value", "key_mask", "seen"), cache["mask"])
+            x = x._replace(**of_keys, one_sequence=False)
+        if self.score is not None and self.score.needs_length:
+            self.score.check_length(x.value.shape[1])
+        if x.attention_mask is not None or x.attention_bias is not None:
+            self.heads.check_pairs(x)
+        if given["positions"] is not None:
+            numbers = self._numbers("positions", given["positions"], x)
+            x = x._replace(positions=numbers, given=True)
+        if given["segment_ids"] is not None:
+            x = x._replace(segment_ids=self._numbers("segment_ids", given["segment_ids"], x))
+        return x, layout
+
+    def _numbers(self, name, given, x):
+        """`positions` or `segment_ids` for query and key, of the `Pairs` of a call."""
+        self.heads.check_positions(name, x.query.shape)
+        return inputs.pair(name, given, x.query, x.value, x.one_sequence)
+
+    # How tokens are counted
+
+    def _counts_tokens(self, positions, cached=False):
+        """Whether a call counts tokens, and not places, by its `positions`."""
+        asked = None if positions is None else sequence.word(positions)
+        reason = "a cache has no room for others" if cached else self.traits.tokens_reason
+        if reason is None:
+            return asked == "tokens" and not self.traits.on_grid
+        if asked == "places":
+            raise ValueError(
+                f"{type(self).__name__} can count real tokens alone: {reason}. "
+                "Received: positions='places'"
+            )
+        return True
+
+    def _counted(self, x, layout):
+        """The `Pairs` of a call that counts tokens.
+
+        Rows are compacted, so that an index is a position; where a row has several texts, or
+        queries that are no keys, positions are arrays.
+        """
+        axes = self.heads.axes
+        if layout.appends:
+            one = x.key_mask is None or x.query.shape[1] == 1
+            if one or (layout.is_state and not self.traits.needs_positions):
+                return x
+            # The keys of the call are those of the cache.
+            return x.compacted(axes)._replace(of_key=None)
+        if not self.traits.needs_positions:
+            return x
+        alike = not x.one_sequence or x.query_mask is x.key_mask
+        plain = alike and x.segment_ids is None and not layout.is_memory
+        if plain or "positions" in self.traits.refused:
+            return x.compacted(axes)
+        return x._replace(positions=x.ranked())
+
+    def _returned(self, output, scores, log_probability, cache):
+        """The output, and the scores, log-probability and cache that are part of it, in order."""
+        found = [output]
+        if scores is not None:
+            found.append(scores)
+        if log_probability is not None:
+            found.append(log_probability)
+        if cache is not None:
+            found.append(cache)
+        return output if len(found) == 1 else tuple(found)
+
+    def split(self, x, role):
+        """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
+        return self.normed(self.heads.split(x, role), role)
+
+    def split_all(self, query, key, value, heads=None):
+        """As `split`, of the three; `heads` are those of a cache, or None for the layer's."""
+        heads = (heads or self.heads).split_all(query, key, value)
+        if self.clip_qkv is None and not self.qk_norm:
+            return heads
+        normed = [self.normed(x, role) for role, x in zip(ROLES, heads, strict=False)]
+        return [*normed, *heads[len(ROLES) :]]
+
+    def extended(self, x, heads=None):
+        """The `Extended` of a call without a cache; `heads` are those of `Pairs`, or None."""
+        query, key, value, *gates = heads or self.split_all(x.query, x.key, x.value)
+        of_query, of_key = x.positions or (None, None)
+        at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
+        if x.given or not (x.query_mask is x.seen is None):
+            at = at.of_padded(x.query_mask, x.seen, x.given)
+        found = masks.of_pairs(x.query_mask, x.key_mask, x.attention_mask)
+        return kv_cache.Extended(query, key, value, at, found, x.key_mask, gates=gates)
+
+    def normed(self, heads, role):
+        """Heads of the query, the key or the value, with `clip_qkv` and `qk_norm`."""
+        if self.clip_qkv is not None:
+            heads = ops.clip(heads, -self.clip_qkv, self.clip_qkv)
+        if not self.qk_norm or role == "value":
+            return heads
+        return self._query_norm(heads) if role == "query" else self._key_norm(heads)
+
+    def attend(self, query, key, value, positions, training=None, **given):
+        """The `AttentionResult` of heads.
+
+        Args:
+            query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
+            positions: the `Positions` of queries and keys.
+            training: whether weights are dropped.
+            **given: what else `slots.problem` takes.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `attend`.")
+
+    # Decoding: a text in calls of any length
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `layer(x, cache=cache)`.
+
+        Such a call appends the tokens of x, one or several, and each attends to all up to
+        itself, even if the pattern includes later ones. So a text may be split into any calls: the
+        outputs are those of one causal pass. Tokens masked as padding are left out, at any
+        position, and positions count only the others, per row.
+
+        Args:
+            batch_size: number of rows.
+            length: the largest number of tokens of a row. If the pattern has a smaller window,
+                the cache stores only the window, and rows may be of any length.
+            dtype: of keys and values; the layer's compute dtype by default.
+
+        Returns:
+            `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
+            stored tokens and `index` counts the tokens of each row so far. Keys are projected,
+            normalized, and rotated by rotary positions.
+
+        Raises:
+            ValueError: a size is no count, or the layer cannot decode. A call raises
+                if more than `length` tokens are appended to a row. In compiled code, which
+                cannot raise, the whole output of that row is NaN, from then on.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x = keras.random.normal((2, 5, 32))
+        >>> expected = layer(x, use_causal_mask=True)
+        >>> cache = layer.make_cache(batch_size=2, length=5)
+        >>> first, cache = layer(x[:, :3], cache=cache)
+        >>> fourth, cache = layer(x[:, 3:4], cache=cache)
+        >>> bool(keras.ops.max(keras.ops.abs(fourth - expected[:, 3:4])) < 1e-5)
+        True
+        """
+        traits.check_cache(self, self.traits.no_decoding_reason)
+        if isinstance(batch_size, (bool, int, float)):
+            shapes.check_count("batch_size", batch_size, minimum=0)
+        shapes.check_count("length", length)
+        window = self.traits.window
+        heads, key_dim, value_dim = self.heads.cached.stored
+        return kv_cache.make(
+            batch_size,
+            length if window is None else min(length, window),
+            *(heads, key_dim, value_dim),
+            dtype or self.compute_dtype,
+        )
+
+    def cache_context(
+        self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Cache:
+        """The keys and values of cross-attention, projected once for all steps of a decoder.
+
+        `layer(x, cache=memory)` is `(layer(x, value, key, key_mask=key_mask), memory)`.
+
+        Args:
+            value, key, key_mask: as in a call, including the masks that they carry.
+
+        Returns:
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the layer is not built, or attends over more than one axis.
+            TypeError: `value` or `key` is symbolic, as in a functional model.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x, encoded = keras.random.normal((2, 3, 32)), keras.random.normal((2, 7, 16))
+        >>> expected = layer(x, encoded)
+        >>> memory = layer.cache_context(encoded)
+        >>> output, memory = layer(x[:, :1], cache=memory)
+        >>> bool(keras.ops.max(keras.ops.abs(output - expected[:, :1])) < 1e-5)
+        True
+        """
+        if not self.built:
+            raise ValueError(
+                f"{type(self).__name__} has no weights yet: call it once, or "
+                "`layer.build(query_shape, value_shape)`, before `cache_context`."
+            )
+        if any(isinstance(x, keras.KerasTensor) for x in (value, key, key_mask)):
+            raise TypeError(
+                "`cache_context` takes arrays, and no symbolic tensors of a functional model: use "
+                f"it in the `call` of a custom layer or model. Received: value={value!r}"
+            )
+        traits.check_cache(self, self.traits.no_cache_reason)
+        value, key = (inputs.converted(self, x, self.autocast, {}) for x in (value, key))
+        (_, value, key), (_, value_mask, key_mask) = sequence.three_inputs(
+            (value, value, key), (None, None, key_mask)
+        )
+        mask = masks.both(value_mask, key_mask)
+        value, key = sequence.without_padding((value, key), (mask, mask))
+        mask = ops.ones((1, 1), "bool") if mask is None else mask
+        mask = ops.broadcast_to(mask, ops.shape(value)[:2])
+        return kv_cache.context(self.split(key, "key"), self.split(value, "value"), mask)
+
+    # Its name in 0.1.0.
+    cache_memory = cache_context
+
+    # Symbolically: shapes, dtypes and masks, checked
+
+    def _shapes(self, query_shape, value_shape, key_shape):
+        """The shapes of query, value and key, checked."""
+        given = inputs.three_shapes(query_shape, value_shape, key_shape)
+        self.heads.check_shapes(*given)
+        if self.traits.one_sequence:
+            self._check_one_sequence(*given)
+        return given
+
+    def _check_one_sequence(self, query_shape, value_shape, key_shape):
+        """Raises unless the shapes are of one sequence, as far as sizes are known."""
+        sizes = [shape[1:] for shape in (query_shape, value_shape, key_shape)]
+        known = [{n for n in axis if isinstance(n, int)} for axis in zip(*sizes, strict=False)]
+        if len(set(map(len, sizes))) > 1 or max(map(len, known)) > 1:
+            raise ValueError(
+                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
+                f"value.shape={value_shape}, key.shape={key_shape}"
+            )
+
+    def _refuse(self, given):
+        """Raises if any of these arguments is given."""
+        flags = bool, int, np.bool_
+        names = [n for n, x in given.items() if (x if isinstance(x, flags) else x is not None)]
+        if names:
+            raise ValueError(
+                f"{type(self).__name__} {self.traits.refusal}. Received: {', '.join(names)}"
+            )
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+
+    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+        query_shape, value_shape, _ = self._shapes(query_shape, value_shape, key_shape)
+        return self.heads.output_shape(query_shape, value_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        tensors = given.query, given.value, given.key
+        explicit = given.query_mask, given.value_mask, given.key_mask
+        options = {name: getattr(given, name) for name in OPTIONS}
+        x, _ = self._read(tensors, explicit, given.mask, given.cache, **options)
+        query, value, key, cache = x.query, x.value, x.key, given.cache
+        cached = None if cache is None else cache.get("value", cache.get("key"))
+        if cached is not None:
+            batch, _, length, size = cached.shape
+            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
+        shape = self.compute_output_shape(query.shape, value.shape, key.shape)
+        output = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        scores = None
+        if given.return_attention_scores:
+            shape = self.heads.scores_shape(query.shape, value.shape)
+            scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        chosen = None
+        if self.returns_log_probability and self.normalization.has_log_probability:
+            shape = (query.shape[0], self.num_heads, query.shape[1])
+            chosen = keras.KerasTensor(shape, dtype="float32")
+        return self._returned(
+            output, scores, chosen, None if cache is None else kv_cache.specs(cache)
+        )
+
+
+class OutputProjection(BaseAttention, saved=False):
+    """Heads projected from inputs of any axes, and a projection of all heads to the output.
+
+    The arguments are described by `MultiHeadAttention`.
+    """
+
+    # Of the gate, with `use_gate`.
+    gate_activation = "sigmoid"
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        *,
+        use_bias: UseBias = True,
+        output_shape: int | Sequence[int] | None = None,
+        attention_axes: int | Sequence[int] | None = None,
+        use_gate: bool = False,
+        **kwargs: Any,
+    ):
+        shapes.check_count("key_dim", key_dim)
+        use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        super().__init__(num_heads, key_dim, value_dim, use_bias=bool(use_bias), **kwargs)
+        self.use_bias = use_bias
+        # A model's summary would print a public `output_shape`, which lacks the batch axis.
+        self._output_shape = shapes.check_sizes("output_shape", output_shape, 1)
+        self.output_sizes = self._output_shape
+        self.attention_axes = shapes.check_sizes("attention_axes", attention_axes)
+        self.use_gate = shapes.check_flag("use_gate", use_gate)
+        self.heads = EinsumHeads(self)
+
+    output_dense = parts.part("_output_dense", "The layer that projects the heads to the output.")
