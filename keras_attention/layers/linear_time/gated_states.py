@@ -17,7 +17,7 @@ from keras_attention.layers.base import QkNorm
 from keras_attention.layers.linear_time.state_attention import GatedStateAttention
 from keras_attention.layers.options import StateOptions
 from keras_attention.scores.base import unit
-from keras_attention.sequences import masks, shapes
+from keras_attention.sequences import shapes
 
 
 class Retention(GatedStateAttention):
@@ -95,10 +95,12 @@ class Retention(GatedStateAttention):
             math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
         ]
 
-    def recurrence(self, query, key, value, *, mask, causal, state):
+    def prepared(self, query, key, value):
         decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
-        key, decay = (masks.clear(x, mask) for x in (key, decay))
-        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)
+        return query * self.key_dim**-0.5, key, value, decay
+
+    def recurrence(self, query, key, value, decay, *, causal, state):
+        return recurrence.run(query, key, value, decay, state)
 
 
 class GatedLinearAttention(GatedStateAttention):
@@ -166,13 +168,15 @@ class GatedLinearAttention(GatedStateAttention):
         )
         self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
 
-    def recurrence(self, query, key, value, decay, *, mask, causal, state):
+    def prepared(self, query, key, value, decay):
         if self.conv_kernel_size is not None:
             query, key, value = map(ops.silu, (query, key, value))
         decay = ops.log_sigmoid(decay) / self.decay_temperature
         decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
-        key, decay = (masks.clear(x, mask) for x in (key, decay))
-        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)
+        return query * self.key_dim**-0.5, key, value, decay
+
+    def recurrence(self, query, key, value, decay, *, causal, state):
+        return recurrence.run(query, key, value, decay, state)
 
 
 class GatedDeltaNet(GatedStateAttention):
@@ -243,17 +247,20 @@ class GatedDeltaNet(GatedStateAttention):
                 name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
             )
 
-    def recurrence(self, query, key, value, rate, decay=None, *, mask, causal, state):
+    def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
-        rate = masks.clear(ops.sigmoid(rate), mask)
-        if decay is not None:
-            with keras_private.uncast_variables():
-                scale, bias = (
-                    ops.cast(weight, decay.dtype)[:, None]
-                    for weight in (self.decay_scale, self.decay_bias)
-                )
-            decay = masks.clear(-ops.exp(scale) * ops.softplus(decay + bias), mask)
-        return delta.run(unit(query) * self.key_dim**-0.5, unit(key), value, rate, decay, state)
+        query, key, rate = unit(query) * self.key_dim**-0.5, unit(key), ops.sigmoid(rate)
+        if not decay:
+            return query, key, value, rate
+        with keras_private.uncast_variables():
+            scale, bias = (
+                ops.cast(weight, rate.dtype)[:, None]
+                for weight in (self.decay_scale, self.decay_bias)
+            )
+        return query, key, value, rate, -ops.exp(scale) * ops.softplus(decay[0] + bias)
+
+    def recurrence(self, query, key, value, rate, decay=None, *, causal, state):
+        return delta.run(query, key, value, rate, decay, state)
 
 
 def _spread(low, high, softplus=False):

@@ -15,7 +15,7 @@ from keras_attention.kernels.linear_time import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.linear_time.state_attention import StateAttention
 from keras_attention.layers.options import StateOptions
-from keras_attention.sequences import masks, shapes
+from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 
 
@@ -116,14 +116,15 @@ class LinearAttention(StateAttention):
             key, value, given["key_mask"] = _cut(query, key, value, given["key_mask"])
         return super().attend(query, key, value, positions, training, state, gates, **given)
 
-    def recurrence(self, query, key, value, *, mask, causal, state):
+    def prepared(self, query, key, value):
         with keras_private.uncast_variables():
-            query, key = self.score.prepare(query, key)
-        key = masks.clear(key, mask)
+            return *self.score.prepare(query, key), _and_one(value)
+
+    def recurrence(self, query, key, value, *, causal, state):
         if causal:
-            sums, state = recurrence.run(query, key, _and_one(value), state=state)
+            sums, state = recurrence.run(query, key, value, state=state)
         else:
-            sums, state = recurrence.at_once(query, key, _and_one(value))
+            sums, state = recurrence.at_once(query, key, value)
         return feature_maps.divided(sums[..., :-1], sums[..., -1:]), state
 
     def recur(self, heads, mask, causal, cache):

@@ -40,16 +40,18 @@ class StateAttention(OutputProjection, saved=False):
     def recurrence(self, *heads: Any, **given: Any) -> Any:
         """The output (B, T, H, V) of heads, and the state (B, G, K', V') after them.
 
-        A masked token changes nothing: `masks.clear` makes its key, or each of its gates, 0.
-
         Args:
             query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V), in full precision; and
-                gates, projections of the keys' tokens, (B, S, G, features).
-            mask: (B, S), True = a real token, or None.
+                gates, (B, S, G, features), as `prepared` returns them. Of a masked token, the key
+                and the gates are 0, so that it must change nothing then.
             causal: whether a query sees keys up to its own index only; then T = S.
             state: before the first token, or None.
         """
         raise TypeError(f"{type(self).__name__} must implement `recurrence`.")
+
+    def prepared(self, query: Any, key: Any, value: Any, *gates: Any) -> tuple[Any, ...]:
+        """What enters the recurrence, of heads and of projections of the keys' tokens to gates."""
+        return query, key, value, *gates
 
     @property
     def state_shape(self) -> tuple[int, int]:
@@ -94,8 +96,10 @@ class StateAttention(OutputProjection, saved=False):
 
     def recur(self, heads, mask, causal, cache):
         """The output of `recurrence`, and the arrays of a cache, empty without one, after it."""
-        given = {"mask": mask, "causal": causal, "state": cache.get("state")}
-        output, state = self.recurrence(*heads, **given)
+        query, key, value, *gates = self.prepared(*heads)
+        key, *gates = (masks.clear(x, mask) for x in (key, *gates))
+        given = {"causal": causal, "state": cache.get("state")}
+        output, state = self.recurrence(query, key, value, *gates, **given)
         return output, {"state": state}
 
     def _narrowed(self, output, dtype):
