@@ -20,6 +20,7 @@ from keras_attention import (
     schedules,
     scores,
 )
+from keras_attention.layers.base import BaseAttention
 from tests.contract import registry
 from tests.signatures import signature
 
@@ -209,12 +210,13 @@ def test_an_argument_that_is_none_is_refused(cls):
 
 @every_class
 def test_a_wrong_value_is_refused_by_name(cls):
-    """Of what a preset passes on to `Attention`, one value shows that it does."""
+    """Of what a preset passes on to its base, one value shows that it does."""
     passed_on = set()
-    if issubclass(cls, ka.Attention) and cls is not ka.Attention:
-        between = cls.__mro__[: cls.__mro__.index(ka.Attention)]
+    base = ka.Attention if issubclass(cls, ka.Attention) else BaseAttention
+    if issubclass(cls, base) and cls is not base:
+        between = cls.__mro__[: cls.__mro__.index(base)]
         inits = [vars(one)["__init__"].__code__ for one in between if "__init__" in vars(one)]
-        passed_on = set(own_arguments(ka.Attention)).difference(*(x.co_varnames for x in inits))
+        passed_on = set(own_arguments(base)).difference(*(x.co_varnames for x in inits))
     for number, name in enumerate(own_arguments(cls)):
         values = KINDS[KIND_OF.get((cls, name), KIND[name])][0]
         for value in values[number % len(values) :][:1] if name in passed_on else values:

@@ -16,6 +16,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import alignments, feature_maps, normalizations, patterns, positions, scores
+from keras_attention.layers.base import BaseAttention
 from keras_attention.sequences import masks
 
 # Rows, tokens, tokens of a row alone, features; queries or keys of another sequence, its features.
@@ -172,7 +173,7 @@ class Entry:
     @property
     def mechanism(self):
         """Whether it attends from tokens to tokens, so that blocks and cells take it."""
-        return issubclass(self.cls, ka.Attention) and self.call is None
+        return issubclass(self.cls, BaseAttention) and self.call is None
 
     @functools.cached_property
     def traits(self):
