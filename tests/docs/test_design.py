@@ -4,7 +4,7 @@ import re
 
 from keras_attention import kernels
 from tests import tree
-from tests.doctests import ROOT, programs
+from tests.doctests import BLOCK, ROOT, programs
 
 PAGE = ROOT / "docs/design.md"
 
@@ -13,7 +13,10 @@ def test_the_walk_throughs_run(monkeypatch):
     # A block that fails leaves its kernel in this copy.
     monkeypatch.setattr(kernels, "KERNELS", list(kernels.KERNELS))
     page = list(programs(PAGE))
-    assert len(page) == 5  # a position, a normalization, a kernel, a cache layout, a preset
+    # A position, a normalization, a kernel, a recurrence, a cache layout, a preset, a relation.
+    assert len(page) == 7
+    for block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
+        assert len([line for line in block.splitlines() if line]) <= 40, block
     names = {"__name__": "__main__"}
     for _, program in page:
         exec(program, names)

@@ -54,6 +54,7 @@ def patched(tmp_path):
     page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
     (patch,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(set(re.findall(r"^\+\+\+ (.*)$", patch, re.MULTILINE))) == 4
+    assert len(re.findall(r"^[+-](?![+-])", patch, re.MULTILINE)) <= 40
     shutil.copytree(ROOT / "keras_attention", tmp_path / "keras_attention")
     process = subprocess.run(
         ["git", "apply", "-"], input=patch, cwd=tmp_path, capture_output=True, text=True

@@ -144,7 +144,7 @@ class GatedLinearAttention(GatedStateAttention):
     True
     """
 
-    _gate_bias = True
+    gate_bias = True
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class GatedLinearAttention(GatedStateAttention):
         self.decay_temperature = shapes.check_number(
             "decay_temperature", decay_temperature, above=0
         )
-        self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
+        self.gates, self.gate_rank = {"decay": self.key_dim}, self.decay_rank
 
     def prepared(self, query, key, value, decay):
         if self.conv_kernel_size is not None:
@@ -236,7 +236,7 @@ class GatedDeltaNet(GatedStateAttention):
             "conv_kernel_size", conv_kernel_size, 2, optional=True
         )
         self.use_decay = shapes.check_flag("use_decay", use_decay)
-        self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+        self.gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
     def build_decay(self):
         if self.use_decay:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import types
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -36,6 +38,15 @@ class StateAttention(OutputProjection, saved=False):
         "tokens_reason": "it sums the real tokens, one after another",
     }
     preset_pattern: patterns.Pattern | None = patterns.Causal()
+    # Gates: projections of a token, with the features of each by name, their rank unless any will
+    # do, and whether they have biases.
+    gates: Mapping[str, int] = types.MappingProxyType({})
+    gate_rank: int | None = None
+    gate_bias = False
+
+    def __init__(self, num_heads: int, key_dim: int, value_dim: int | None = None, **kwargs: Any):
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        self.heads = StateHeads(self)
 
     def recurrence(self, *heads: Any, **given: Any) -> Any:
         """The output (B, T, H, V) of heads, and the state (B, G, K', V') after them.
@@ -149,12 +160,12 @@ def _has_keys(query_mask, key_mask, causal):
 
 
 class StateHeads(EinsumHeads):
-    """Heads, and after them the gates of the keys' tokens: `layer._gates`, {"name": features}."""
+    """Heads, and after them the gates of the keys' tokens: `layer.gates`, {"name": features}."""
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
-        rank, shape = self.layer._gate_rank, key_shape
-        for name, size in self.layer._gates.items():
+        rank, shape = self.layer.gate_rank, key_shape
+        for name, size in self.layer.gates.items():
             self.features[name] = key_shape[-1]
             if rank is not None:
                 made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
@@ -163,7 +174,7 @@ class StateHeads(EinsumHeads):
         return made
 
     def split(self, x, role):
-        if role in self.layer._gates and self.layer._gate_rank is not None:
+        if role in self.layer.gates and self.layer.gate_rank is not None:
             self.check_features(role, x)
             heads = self.dense(role)(self.dense(f"{role}_in")(x))
             return heads if self.axes is None else self.axes.fold(heads)
@@ -171,10 +182,14 @@ class StateHeads(EinsumHeads):
 
     def split_all(self, query, key, value):
         heads = super().split_all(query, key, value)
-        return [*heads, *(self.split(key, name) for name in self.layer._gates)]
+        return [*heads, *(self.split(key, name) for name in self.layer.gates)]
 
     def _has_bias(self, name):
-        return self.layer._gate_bias if name in self.layer._gates else super()._has_bias(name)
+        return self.layer.gate_bias if name in self.layer.gates else super()._has_bias(name)
+
+
+class NormedHeads(StateHeads):
+    """Heads whose outputs are normalized before they are joined."""
 
     def join(self, result, query):
         norm = self.layer.head_norm_layer
@@ -188,9 +203,6 @@ class GatedStateAttention(StateAttention, saved=False):
     """The base of those whose heads are normalized and gated before the output projection."""
 
     _fixed_arguments = ("qk_norm", "clip_qkv")
-    # The rank of the projections to the gates of tokens, or None for any; whether they have biases.
-    _gate_rank: int | None = None
-    _gate_bias = False
     # Of the gate of the output.
     gate_activation = "silu"
     # The tokens of a convolution of queries, keys and values; None without one.
@@ -208,9 +220,7 @@ class GatedStateAttention(StateAttention, saved=False):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, use_gate=use_gate, **kwargs)
         self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
-        # The features of each gate of a token, by name.
-        self._gates: dict[str, int] = {}
-        self.heads = StateHeads(self)
+        self.heads = NormedHeads(self)
 
     def _build_slots(self, query_heads, key_heads):
         super()._build_slots(query_heads, key_heads)
