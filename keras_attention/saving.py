@@ -15,6 +15,9 @@ from keras_attention.sequences import inputs, shapes
 
 PACKAGE = "keras_attention"
 
+# The types of what has no parts.
+_PLAIN = frozenset([bool, int, float, str, type(None)])
+
 # The maximum nesting depth of objects: far more than needed, far less than Python's stack has.
 DEEPEST = 100
 
@@ -349,6 +352,16 @@ class ConfigurableLayer(keras.layers.Layer):
                     else f"This {kind} has no `{name}`, by its arguments. Received: a built {kind}"
                 )
             return object.__getattribute__(self, name)
+
+    def __setattr__(self, name, value):
+        # Keras searches what is stored for layers and variables, which takes most of the time of a
+        # constructor on TensorFlow. Numbers and names have none, unless they replace one.
+        known = vars(self)
+        plain = type(value) in _PLAIN and type(known.get(name)) in _PLAIN
+        if plain and name not in known.get("_modules", ()) and not keras.config.is_nnx_enabled():
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
 
     def __call__(self, *args, **kwargs):
         args, kwargs = inputs.of_call(self, args, kwargs)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention.sequences import masks
 from tests.arrays import numpy
 from tests.models.stacks import IDS, LEFT, VOCABULARY, D, made, output, randomize
 
@@ -16,7 +17,7 @@ def test_an_encoder_is_its_parts():
     for block in model.blocks:
         x = block(x, mask=ids != 0)
     np.testing.assert_allclose(numpy(model(ids)), numpy(x), atol=1e-5)
-    assert (numpy(ka.masks.implicit(model(ids))) == (ids != 0)).all()
+    assert (numpy(masks.implicit(model(ids))) == (ids != 0)).all()
 
 
 def test_blocks_share_a_table_of_positions():
