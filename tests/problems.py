@@ -191,12 +191,6 @@ def slow(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-def by_default(quick, names):
-    """Names as parameters, of which those of `quick` run by default, a third of them on JAX."""
-    chosen = quick[::3] if FEW else quick
-    return [*chosen, *(slow(name) for name in names if name not in chosen)]
-
-
 # Chance
 
 

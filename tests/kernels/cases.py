@@ -7,6 +7,7 @@ without a gradient.
 
 import keras
 import numpy as np
+import pytest
 
 from keras_attention import normalizations, positions
 from keras_attention.backend import backend
@@ -414,6 +415,15 @@ def fused_on_cpus(patch):
         backend, "fused_attention", lambda *x, **given: calls.append(x) or attend(*x, **given)
     )
     return calls
+
+
+def as_on_a_gpu(patch):
+    """What JAX needs to know of a GPU, which is not here."""
+    jax, checks = map(pytest.importorskip, ("jax", "jax._src.cudnn.fused_attention_stablehlo"))
+    patch.setattr(checks, "check_cudnn_version", lambda: 91000)
+    patch.setattr(checks, "check_compute_capability", lambda _: True)
+    patch.setattr(checks, "is_cuda_compute_capability_equal", lambda _: False)
+    patch.setattr(jax, "default_backend", lambda: "gpu")
 
 
 def problem(kernel, name):

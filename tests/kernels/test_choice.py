@@ -120,6 +120,22 @@ def test_the_choice_for_embeddings_of_distances():
     assert chosen(1100)[0] == "banded" and chosen(900)[0] == "blockwise"
 
 
+def test_one_query_is_chosen_for_it_alone():
+    # Of unequal sizes, which no backend has a kernel for.
+    query, key, value = random(2, 1, 4, 8), random(2, 9, 2, 8), random(2, 9, 2, 6)
+    assert explain(query, key, value)[0] == "single_query"
+    assert explain(query, key, value, dropout=0.1)[0] == "blockwise"
+    assert explain(key, key, value)[0] == "blockwise"
+    with pytest.raises(ValueError, match="there is more than one query"):
+        explain(key, key, value, kernel="single_query")
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        attended = tf.function(lambda x: ops.attend(x, key, value, kernel="single_query"))
+        with pytest.raises(ValueError, match="number of queries is not known where the graph"):
+            attended.get_concrete_function(tf.TensorSpec((2, None, 4, 8)))
+
+
 def test_few_scores_are_chosen_outside_of_programs():
     def chosen(x, queries=None, **given):
         with strategies.using(few=2**16):

@@ -13,7 +13,15 @@ from keras_attention.kernels import fused
 from keras_attention.spec import PositionBias
 from tests import problems
 from tests.arrays import numpy, random
-from tests.kernels.cases import EMPTY, distance, fused_on_cpus, lengths, segments, tables
+from tests.kernels.cases import (
+    EMPTY,
+    as_on_a_gpu,
+    distance,
+    fused_on_cpus,
+    lengths,
+    segments,
+    tables,
+)
 from tests.problems import B, H, K, S, T, explain, some
 
 CAUSAL = patterns.Causal()
@@ -166,14 +174,10 @@ def test_fused_by_lengths_is_chosen_where_it_can_be(monkeypatch, on_processor_co
 
 @by_lengths
 def test_a_program_for_a_gpu_has_its_kernel_and_one_for_processor_cores_has_not(monkeypatch):
-    """Programs are made for a GPU that is not here, and what JAX needs to know of it is given."""
+    """Programs are made for a GPU that is not here."""
     import jax
 
-    checks = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-    monkeypatch.setattr(checks, "check_cudnn_version", lambda: 91000)
-    monkeypatch.setattr(checks, "check_compute_capability", lambda _: True)
-    monkeypatch.setattr(checks, "is_cuda_compute_capability_equal", lambda _: False)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    as_on_a_gpu(monkeypatch)
 
     def arrays(dtype, size=16, length=32):
         return [jax.numpy.ones((B, length, heads, size), dtype) for heads in (H, 2, 2)]
@@ -249,22 +253,20 @@ def test_fused_is_chosen_where_the_backend_has_it(monkeypatch):
     expected = "fused" if backend.FUSED_READS == ("masks",) else "blockwise"
     assert explain(*arrays)[0] == expected
     assert explain(*arrays, mask=some(B, 1, 1, S))[0] == expected
+    variable, table = (tensor(keras.Variable(random(*x))) for x in ((1, H, T, S), (T, S)))
+    for given in ({"sink": random(H)}, {"bias": random(1, H, T, S)}, {"bias": distance()}):
+        assert explain(*arrays, **given)[0] == expected
     for given in (
         {"dropout": 0.1},
         {"bias": distance(), "logit_soft_cap": 2.0},
         {"logit_soft_cap": 2.0},
         {"relative_values": tables()["relative_values"][..., :1]},
         {"relative_keys": tables()["relative_keys"]},
+        {"bias": variable},
+        {"bias": PositionBias(lambda i, j, table: table, (table,))},
     ):
         assert explain(*arrays, **given)[0] == "blockwise"
-    assert explain(*arrays, sink=random(H))[0] == expected
     assert explain(*arrays[:2], arrays[2][..., 1:])[0] == "blockwise"
-    assert explain(*arrays, bias=random(1, H, T, S))[0] == expected
-    assert explain(*arrays, bias=tensor(keras.Variable(random(H, T, S)))[None])[0] == "blockwise"
-    assert explain(*arrays, bias=distance())[0] == expected
-    table = tensor(keras.Variable(random(T, S)))
-    trained = PositionBias(lambda i, j, table: table, (table,))
-    assert explain(*arrays, bias=trained)[0] == "blockwise"
     for bias in (distance(), random(1, H, T, S)):
         half = [x.astype("float16") for x in arrays]
         assert explain(*half, bias=bias)[0] == expected

@@ -13,7 +13,7 @@ from tests import definition
 from tests.arrays import close, numpy, random, wide
 from tests.compiled import compiled
 from tests.gradients import gradients
-from tests.problems import attend
+from tests.problems import attend, on_tensorflow
 
 B, T, S, H, K, V = 2, 3, 5, 2, 4, 6
 EXPLICIT = np.random.default_rng(2).random((B, T, S)) < 0.5
@@ -126,6 +126,49 @@ def test_one_feature_of_huge_values_gives_no_nan(jit):
     query, key = (1e17 * random(2, 5, 1, 1, seed=n) for n in range(2))
     run = compiled if jit else (lambda function, *arrays: function(*arrays))
     assert np.isfinite(numpy(run(lambda q, k: ops.attend(q, k, k), query, key))).all()
+
+
+@on_tensorflow
+@pytest.mark.parametrize("kernel", ["single_query", "reference", "blockwise"])
+def test_one_feature_in_a_graph_that_is_compiled_later(kernel):
+    import tensorflow as tf
+
+    arrays = tensors(1e17 * random(B, 1, H, 1), 1e17 * random(B, S, H, 1), random(B, S, H, V))
+
+    def attend(*arrays):
+        return ops.attend(*arrays, kernel=kernel)
+
+    graph = tf.function(attend, autograph=False).get_concrete_function(*arrays)
+    found = tf.function(lambda *x: graph(*x), autograph=False, jit_compile=True)(*arrays)
+    np.testing.assert_allclose(found, attend(*arrays), atol=1e-6)
+
+
+# Keys of one feature are no more numbers than scores, and always clipped.
+@pytest.mark.parametrize("features", [K, 1])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_one_query_clips_keys_where_that_makes_a_difference(groups, features):
+    query, key = random(B, 1, 4, features), random(B, S, groups, features)
+    value = random(B, S, groups, V)
+    query[0, :, 1], key[1, 3], value[0, :, -1] = 3e38, -3e38, 3e38
+    found, expected = (
+        numpy(attend(query, key, value, kernel=name).output)
+        for name in ("single_query", "reference")
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5)
+    assert np.isfinite(found).all()
+
+
+def test_one_query_of_each_row_that_is_mapped():
+    """With keys small and huge, of which only the second are clipped."""
+    query, key, value = random(3, 1, 1, 2, 8), random(3, 1, S, 2, 8), random(3, 1, S, 2, 8)
+    key[1] *= 1e20
+
+    def of_row(row):
+        return ops.attend(*row, kernel="single_query")
+
+    expected = [numpy(of_row(row)) for row in zip(query, key, value, strict=True)]
+    found = numpy(keras.ops.vectorized_map(of_row, tuple(tensors(query, key, value))))
+    np.testing.assert_allclose(found, np.stack(expected), rtol=1e-5, atol=1e-6)
 
 
 @in_float64

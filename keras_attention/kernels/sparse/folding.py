@@ -53,27 +53,43 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`."""
+    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`.
 
-    def __init__(self, batch, count, of_queries, of_keys, apart=False):
+    Args:
+        batch: B.
+        count: the number of parts of a row.
+        queries, keys: (function, size) of each: `function(array, axis)` returns the elements of all
+            parts, each of which has `size`.
+    """
+
+    def __init__(self, batch, count, queries, keys, apart=False):
         self.batch, self.count, self.apart = batch, count, apart
-        self.of_queries, self.of_keys = of_queries, of_keys
+        self.parts = {"t": queries, "s": keys}
+
+    def along(self, array, axis, letter):
+        """An array whose axis has the queries, "t", or the keys, "s"."""
+        function, size = self.parts[letter]
+        return batched(function(array, axis), axis, self.count, size, self.apart)
 
     def __call__(self, array, axes="bhts"):
         """As `function` of `spec.mapped`."""
         if axes[0] != "b":
             return array
         for axis, (letter, size) in enumerate(zip(axes, array.shape, strict=True)):
-            if letter in "ts" and size != 1:
-                folded = (self.of_queries if letter == "t" else self.of_keys)(array, axis)
+            if letter in self.parts and size != 1:
+                folded = self.along(array, axis, letter)
                 if array.shape[0] != 1:
                     return folded
                 return ops.tile(folded, (self.batch,) + (1,) * (len(axes) - 1))
         return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
 
-    def back(self, output, lse, size):
-        """The output (B, T, H, V) and lse (B, H, T) of those of parts of `size` queries."""
-        heads, features = output.shape[2:]
+    def attend(self, attend, spec, query, key, value, needs_lse):
+        """The output (B, T, H, V) and lse (B, H, T) by `attend` of a folded spec and the arrays."""
+        query, key, value = (
+            self.along(x, 1, letter) for x, letter in ((query, "t"), (key, "s"), (value, "s"))
+        )
+        output, lse = attend(spec, query, key, value, needs_lse)
+        size, heads, features = output.shape[1:]
         length = self.count * size
         lse = ops.reshape(lse, (self.batch, self.count, heads, size))
         lse = ops.transpose(lse, (0, 2, 3, 1) if self.apart else (0, 2, 1, 3))

@@ -48,7 +48,7 @@ def unsupported_reason(spec, query, key, value):
         return "the pattern has no global tokens beside a window or a rate"
     if spec.normalization is not None:
         return "only results of softmax are merged"
-    if spec.relative_keys is not None or spec.relative_values is not None:
+    if spec.has_tables:
         return "it has no embeddings of distances"
     if not sizes.known(query.shape[1], key.shape[1]):
         return "a length is not known"

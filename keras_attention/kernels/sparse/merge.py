@@ -35,7 +35,7 @@ def merge(found):
 def split(spec, query, key, value):
     """The parts, (spec, query, key, value), of a problem; itself if there is only one."""
     whole = spec, query, key, value
-    if spec.relative_keys is not None or spec.relative_values is not None:
+    if spec.has_tables:
         return _by_distance(*whole)
     parts = spec.pattern.parts() if spec.pattern is not None else [None]
     if len(parts) == 1 or not _long(*whole, 4 * max(part.span().rate for part in parts)):
