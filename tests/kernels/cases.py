@@ -1,8 +1,8 @@
 """Problems for kernels, each by the kernel that is meant to compute it.
 
 A case is a function that returns, by name, arrays to differentiate by (`LEARNED`), sizes that are
-not the usual (`SIZES`), and all other arguments of `tests.problems.attend`. `fixed` is a bias
-without a gradient.
+not the usual (`SIZES`; `length` is that of queries and keys), and all other arguments of
+`tests.problems.attend`. `fixed` is a bias without a gradient.
 """
 
 import keras
@@ -42,7 +42,7 @@ from tests.problems import (
 )
 
 LEARNED = {"bias", "more_bias", "sink", "table", "relative_keys", "relative_values"}
-SIZES = {"batch", "queries", "keys", "heads", "groups", "size", "features"}
+SIZES = {"length", "queries", "keys", "groups", "size", "features"}
 # The length of bands, and of grids, which need enough scores for a kernel of many.
 L, GRID, N = 50, (8, 12), 96
 
@@ -287,8 +287,7 @@ BANDED = {
         pattern=GridWindow(GRID, 4, 2),
         between=grid_bias(),
         mask=some(B, 1, 1, N),
-        queries=N,
-        keys=N,
+        length=N,
     ),
     "neighborhood": lambda: dict(
         table=random(52, H),
@@ -297,8 +296,7 @@ BANDED = {
         between=grid_bias((24, 4), 1),
         mask=[some(B, 1, 1, N + 1), some(1, 1, N + 1, 1, rate=0.8)],
         segment_ids=segments(B, N + 1, N + 1),
-        queries=N + 1,
-        keys=N + 1,
+        length=N + 1,
         groups=H,
     ),
     "axial": lambda: dict(
@@ -306,8 +304,7 @@ BANDED = {
         sink=random(H),
         pattern=Axial(GRID, prefix=2),
         between=relative_bias(),
-        queries=N + 2,
-        keys=N + 2,
+        length=N + 2,
     ),
     "shaw prefix": lambda: dict(
         **tables(), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
@@ -315,7 +312,7 @@ BANDED = {
     "random blocks": lambda: dict(pattern=RandomBlocks(L, 5, 2, seed=3)),
     "sigmoid in a window": lambda: dict(normalization=SIGMOID, pattern=NEAR),
     "entmax in a neighborhood": lambda: dict(
-        normalization=ENTMAX, pattern=Neighborhood((24, 4), 3), queries=N, keys=N
+        normalization=ENTMAX, pattern=Neighborhood((24, 4), 3), length=N
     ),
 }
 
@@ -344,8 +341,8 @@ OF_KERNEL = {
     "fused": {"features": K},
     "single_query": {"queries": 1, "features": K},
     "blockwise": {},
-    "banded": {"queries": L, "keys": L},
-    "global": {"queries": L, "keys": L},
+    "banded": {"length": L},
+    "global": {"length": L},
 }
 # Those that differ from one above in little.
 SLOW = {
@@ -378,8 +375,7 @@ SLOW = {
             pattern=GridWindow((7, 14), (3, 4), (1, 2)) & CAUSAL,
             between=alibi(),
             segment_ids=segments(B, 98, 98),
-            queries=98,
-            keys=98,
+            length=98,
         ),
         "shaw": lambda: dict(**tables(), mask=some(B, 1, 1, L), groups=H),
         "shaw causal": lambda: dict(**tables(1), pattern=CAUSAL, offset=5, groups=H),
@@ -430,5 +426,7 @@ def problem(kernel, name):
     """Arrays to differentiate by, and all other arguments of `attend`."""
     case = (CASES[kernel].get(name) or SLOW[kernel][name])()
     sizes = OF_KERNEL[kernel] | {n: x for n, x in case.items() if n in SIZES}
+    if "length" in sizes:
+        sizes = dict.fromkeys(("queries", "keys"), sizes.pop("length")) | sizes
     arrays = inputs(**sizes) | {n: x for n, x in case.items() if n in LEARNED}
     return arrays, {n: x for n, x in case.items() if n not in SIZES | LEARNED}

@@ -159,7 +159,8 @@ def _apart(spec, query, key, value, rate, needs_lse):
 
 def _blocks(span, queries):
     """The number of blocks of queries, and how many queries and keys each has."""
-    # As many as the window has: fewer would read keys more often, more would mask more of them.
+    # As many queries as the window has keys: smaller blocks read keys more often, larger ones mask
+    # more of them.
     size = max(strategies.requested().window, span.left + span.right)
     return -(-queries // size), size, size + span.left + span.right
 
@@ -185,7 +186,7 @@ def _windows(spec, query, key, value, span, needs_lse):
     fold = folding.Fold(batch, count, (of_queries, size), (of_keys, reach))
     positions = Positions.of(size, reach, offset=span.left)
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
-        # The same distances, at positions relative to each block.
+        # Functions of positions need the true ones; the offset is still relative to the block.
         starts = ops.arange(count, dtype="int32")[:, None] * size
         own = (
             starts + (offset + ops.arange(size, dtype="int32")),

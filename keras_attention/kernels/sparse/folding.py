@@ -20,7 +20,7 @@ def batched(array, axis, count, size, apart=False):
 
 
 def reordered(x, order, inverse):
-    """Tokens of `x` (B, T, …) in an order (B, T); the gradient takes by the inverse: no sum."""
+    """Tokens of `x` (B, T, …) in an order (B, T). The gradient uses the inverse, without a sum."""
     shape = backend.shape(x)
 
     def make(orders):
@@ -44,7 +44,7 @@ def real_first(mask):
     batch, length = backend.shape(mask)
     at = ops.arange(length, dtype="int32")
     inverse = ops.where(mask, before - 1, before[:, -1:] + at - before)
-    # Written to their places, and not sorted: exported programs of PyTorch cannot sort.
+    # Indices are written to their positions, not sorted: exported programs of PyTorch cannot sort.
     rows = length * ops.arange(batch, dtype="int32")[:, None]
     places = ops.reshape(rows + inverse, (-1,))
     at = ops.reshape(ops.broadcast_to(at, (batch, length)), (-1, 1))
@@ -53,7 +53,7 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`.
+    """Folds arrays with T or S, not both, into parts: stretches of a row, or elements `apart`.
 
     Args:
         batch: B.
@@ -103,10 +103,10 @@ class Fold:
 
 
 class Take:
-    """Elements along an axis by an index (N, n), whose gradient takes as well.
+    """Takes elements along an axis by an index (N, n). The gradient takes too, without a scatter.
 
-    Negative is any element. The first `every` elements of the `length` that there are, if there
-    are any, are the first ones of each of N.
+    A negative index takes any element. Each of the N begins with the first `every` elements of the
+    `length` that the axis has.
     """
 
     def __init__(self, index, length, every=0):
@@ -118,7 +118,7 @@ class Take:
         taken = flat[takers] - every
         counts = np.bincount(taken, minlength=length - every)
         number = np.arange(len(taken)) - (np.cumsum(counts) - counts)[taken]
-        # Column k has the k-th place that each element was taken to.
+        # Column k has, for each element, the k-th index that it was taken to.
         self.takers = np.full((length - every, max(1, counts.max(initial=0))), -1, "int32")
         self.takers[taken, number] = takers
 

@@ -73,7 +73,7 @@ def attend(spec, query, key, value, needs_lse):
     if real is not None:
         masks.append(ops.tile(ops.convert_to_tensor(real), (batch, 1, 1, 1)))
     for bias in alike:
-        # The same in all groups: computed once.
+        # It is the same for all groups, and computed once.
         found = bias(*(ops.convert_to_tensor(x.index[groups.alike]) for x in (of_queries, of_keys)))
         biases.append(ops.reshape(found, (1,) * (4 - len(found.shape)) + tuple(found.shape)))
     folded = folded.replace(
@@ -103,7 +103,7 @@ def _is_alike(bias, groups):
 
 @functools.lru_cache(maxsize=64)
 def _takes(groups):
-    """Ways into groups of queries and keys, the way back, and real keys (N, 1, 1, s) or None."""
+    """`Take`s of the queries and keys of groups, and back; a mask of keys (N, 1, 1, s) or None."""
     queries, keys, prefix = groups.queries, groups.keys, groups.prefix
     if prefix:
         first = np.broadcast_to(np.arange(prefix), (len(keys), prefix))
