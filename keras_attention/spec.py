@@ -207,6 +207,15 @@ def cut(array, axis, start, length):
     return array[(slice(None),) * axis + (slice(start, start + length),)]
 
 
+def padded(array, axis, before, after, value=0):
+    """The array with so many elements of a value before and after it along an axis."""
+    if type(before) is type(after) is int and before == after == 0:
+        return array
+    widths = [(0, 0)] * len(array.shape)
+    widths[axis] = before, after
+    return ops.pad(array, widths, constant_values=value)
+
+
 def part(letter, start, length):
     """`cut` along the axis of a letter, as a function for `mapped`."""
 
@@ -304,6 +313,17 @@ class AttentionSpec:
         """A problem whose result is merged with others': its dropout has a seed of its own."""
         seed = self.seed + number if isinstance(self.seed, int) else self.seed
         return self.replace(seed=seed, **changes)
+
+    @property
+    def has_tables(self):
+        """Whether there are embeddings of distances."""
+        return self.relative_keys is not None or self.relative_values is not None
+
+    @property
+    def has_pairs(self):
+        """Whether a mask or a bias has both queries and keys."""
+        given = (*self.masks, *self.biases)
+        return any(array.shape[2] != 1 and array.shape[3] != 1 for array in given)
 
     @property
     def restricted(self):

@@ -80,37 +80,35 @@ def normalize(scores, normalization="softmax", k=2):
     raise ValueError(normalization)
 
 
-def entmax(scores, alpha):
-    """max(0, (α − 1) score − τ)^(1 / (α − 1)), with the threshold found by halving."""
-    power = 1 / (alpha - 1)
-    scaled = [(alpha - 1) * score for score in scores]
-    low, high = max(scaled) - 1, max(scaled)
-    for _ in range(80):
-        threshold = (low + high) / 2
-        if sum(max(score - threshold, 0) ** power for score in scaled) > 1:
-            low = threshold
-        else:
-            high = threshold
-    return [max(score - threshold, 0) ** power for score in scaled]
+def threshold(scores, power):
+    """τ with Σ max(score − τ, 0)^power = 1.
 
-
-def sparsemax(scores):
-    """The nearest point to `scores` among those at least 0 with sum one.
-
-    It is max(score − threshold, 0). The sum falls as the threshold rises, from at least one at the
-    largest score less 1 to zero at the largest, so halving the interval finds it.
+    The sum falls as τ rises, from at least one at the largest score less 1 to zero at the largest,
+    so halving the interval finds it.
     """
     low, high = max(scores) - 1, max(scores)
     for _ in range(80):
-        threshold = (low + high) / 2
-        if sum(max(score - threshold, 0) for score in scores) > 1:
-            low = threshold
-        else:
-            high = threshold
-    support = [score for score in scores if score > threshold]
-    # Within rounding of the threshold; from its own support it is exact.
-    threshold = (sum(support) - 1) / len(support)
-    return [max(score - threshold, 0.0) for score in scores]
+        middle = (low + high) / 2
+        above = sum(max(score - middle, 0) ** power for score in scores) > 1
+        low, high = (middle, high) if above else (low, middle)
+    return middle
+
+
+def entmax(scores, alpha):
+    """max(0, (α − 1) score − τ)^(1 / (α − 1))."""
+    power = 1 / (alpha - 1)
+    scaled = [(alpha - 1) * score for score in scores]
+    least = threshold(scaled, power)
+    return [max(score - least, 0) ** power for score in scaled]
+
+
+def sparsemax(scores):
+    """The nearest point to `scores` among those at least 0 with sum one: max(score − τ, 0)."""
+    # Within rounding of τ; from its own support it is exact.
+    least = threshold(scores, 1)
+    support = [score for score in scores if score > least]
+    least = (sum(support) - 1) / len(support)
+    return [max(score - least, 0.0) for score in scores]
 
 
 def attend(
@@ -148,38 +146,24 @@ def attend(
     value_offsets = np.broadcast_to(value_offsets, (*pairs, features))
     output = np.zeros((batch, queries, heads, features))
     found = np.zeros((batch, heads, queries, keys))
-    for b in range(batch):
-        for h in range(heads):
-            for t in range(queries):
-                allowed = [s for s in range(keys) if mask[b, h, t, s]]
-                if not allowed:
-                    continue
-                scores = [
-                    capped(
-                        pair_score(
-                            query[b, t, h],
-                            key[b, s, h] + key_offsets[b, h, t, s],
-                            score,
-                            scale,
-                            None if matrix is None else matrix[h],
-                            of_head(weights, h),
-                            s,
-                        ),
-                        soft_cap,
-                    )
-                    + bias[b, h, t, s]
-                    for s in allowed
-                ]
-                # A sink is one more score, whose weight is nobody's.
-                given = scores if sink is None else [*scores, sink[h]]
-                for s, weight in zip(allowed, normalize(given, normalization), strict=False):
-                    found[b, h, t, s] = weight
-                    output[b, t, h] += weight * (value[b, s, h] + value_offsets[b, h, t, s])
+    for b, h, t in np.ndindex(batch, heads, queries):
+        allowed = [s for s in range(keys) if mask[b, h, t, s]]
+        if not allowed:
+            continue
+        scores = []
+        for s in allowed:
+            moved = key[b, s, h] + key_offsets[b, h, t, s]
+            given = None if matrix is None else matrix[h], of_head(weights, h), s
+            one = pair_score(query[b, t, h], moved, score, scale, *given)
+            if soft_cap is not None:
+                one = soft_cap * math.tanh(one / soft_cap)
+            scores.append(one + bias[b, h, t, s])
+        # A sink is one more score, whose weight is nobody's.
+        given = scores if sink is None else [*scores, sink[h]]
+        for s, weight in zip(allowed, normalize(given, normalization), strict=False):
+            found[b, h, t, s] = weight
+            output[b, t, h] += weight * (value[b, s, h] + value_offsets[b, h, t, s])
     return output, found
-
-
-def capped(score, soft_cap):
-    return score if soft_cap is None else soft_cap * math.tanh(score / soft_cap)
 
 
 def of_head(weights, head):
@@ -252,10 +236,6 @@ def slopes(heads, max_bias=8.0):
     return slopes(fewer, max_bias) + slopes(2 * fewer, max_bias)[::2][: heads - fewer]
 
 
-def single(x):
-    return np.float32(x)
-
-
 def bucket(offset, num_buckets, max_distance, bidirectional):
     """T5's rule for one key at `offset` = j − i, each step rounded to float32 as T5 rounds it."""
     first = 0
@@ -268,6 +248,7 @@ def bucket(offset, num_buckets, max_distance, bidirectional):
     exact = num_buckets // 2
     if distance < exact:
         return first + distance
+    single = np.float32
     share = single(math.log(single(single(distance) / single(exact))))
     share = single(share / single(math.log(max_distance / exact)))
     more = int(single(share * single(num_buckets - exact)))

@@ -16,6 +16,7 @@ from keras_attention import kernels, patterns, positions
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
+from tests.arrays import numpy
 from tests.gradients import gradients
 
 B, T, S, H, G, K, V = 2, 31, 47, 4, 2, 8, 6
@@ -128,10 +129,12 @@ def explain(query, key, value, kernel="auto", **rest):
 
 
 def attended(kernel, arrays, rest):
-    """As `attend`, of which every bias may be given by name."""
+    """As `attend`, of which every bias may be given by name; `fixed` has no gradient."""
     arrays = {name: keras.ops.convert_to_tensor(array) for name, array in arrays.items()}
     rest = dict(rest)
     biases = [arrays.pop(name) for name in ("bias", "more_bias") if name in arrays]
+    fixed = rest.pop("fixed", [])
+    biases += fixed if isinstance(fixed, list) else [fixed]
     between = rest.pop("between", None)
     if between is not None:
         table = (arrays.pop("table"),) if "table" in arrays else between.arrays
@@ -188,12 +191,6 @@ def slow(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.slow)
 
 
-def by_default(quick, names):
-    """Names as parameters, of which those of `quick` run by default, a third of them on JAX."""
-    chosen = quick[::3] if FEW else quick
-    return [*chosen, *(slow(name) for name in names if name not in chosen)]
-
-
 # Chance
 
 
@@ -217,16 +214,14 @@ PATTERNS = st.recursive(
 )
 
 
-# XLA
+# TensorFlow
 
 
-def by_xla(function, tensors):
-    """As `gradients`, compiled as a whole on TensorFlow."""
-    if BACKEND != "tensorflow":
-        return gradients(function, tensors)
+def in_a_graph(function, tensors, **options):
+    """As `gradients`, in one graph, with options of `tf.function`."""
     import tensorflow as tf
 
-    @tf.function(autograph=False, jit_compile=True)
+    @tf.function(autograph=False, **options)
     def step(tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
@@ -235,7 +230,14 @@ def by_xla(function, tensors):
         # That of an array that is looked up in may be of some rows only.
         return [tf.convert_to_tensor(gradient) for gradient in found]
 
-    return [np.array(gradient) for gradient in step(tensors)]
+    return [numpy(gradient) for gradient in step(tensors)]
+
+
+def by_xla(function, tensors):
+    """As `gradients`, compiled as a whole on TensorFlow."""
+    if BACKEND != "tensorflow":
+        return gradients(function, tensors)
+    return in_a_graph(function, tensors, jit_compile=True)
 
 
 # Dropout

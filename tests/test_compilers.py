@@ -1,5 +1,7 @@
 """Layers compiled by each framework's compiler, and recomputed in a gradient."""
 
+import functools
+
 import keras
 import pytest
 
@@ -7,38 +9,31 @@ from tests import share
 from tests.layers.conformance_cases import CASES
 from tests.transforms import BACKEND, FLOATS, Problem, check, close, gradient
 
-# PyTorch takes up to 15 s for each: one in 16, others for each change.
+# PyTorch takes up to 15 s to compile each: one in 16, others for each change.
 SOME = CASES[share.SHIFT % 16 :: 16] if BACKEND == "torch" else CASES
+ROWS = [("jit", case) for case in SOME] + [("remat", case) for case in FLOATS]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("case", SOME, ids=str)
-def test_jit(case, recwarn):
-    """An output and its gradient, by one program."""
-    p = Problem(case)
-
-    def run():
-        found = both(compiler()(lambda x: p.output(x)), p)
-        for mine, other in zip(found, both(p.output, p), strict=True):
-            close(mine, other)
-
-    check("jit", run)
-
-
-def compiler():
+def ways(row):
+    """What a row does to functions: by the framework's compiler, or Keras's recomputation too."""
     if BACKEND == "jax":
         import jax
 
-        return jax.jit
+        return [jax.jit] if row == "jit" else [keras.remat, jax.checkpoint]
     if BACKEND == "torch":
-        import torch
+        import torch.utils.checkpoint
+
+        def checkpointed(function):
+            return lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
 
         torch._dynamo.reset()
         # As all of PyTorch's compilers record it, without compiling what is recorded.
-        return lambda function: torch.compile(function, backend="eager")
+        compiler = functools.partial(torch.compile, backend="eager")
+        return [compiler] if row == "jit" else [keras.remat, checkpointed]
     import tensorflow as tf
 
-    return lambda function: tf.function(function, jit_compile=True)
+    compiler = functools.partial(tf.function, jit_compile=True)
+    return [compiler] if row == "jit" else [keras.remat, tf.recompute_grad]
 
 
 def both(function, p):
@@ -56,6 +51,28 @@ def both(function, p):
     return function(p.x), gradient(lambda x: keras.ops.sum(keras.ops.square(function(x))), p.x)
 
 
+@pytest.mark.ci
+@pytest.mark.parametrize("row, case", ROWS, ids=str)
+def test_outputs_and_gradients_are_those_of_the_layer(row, case, recwarn):
+    p = Problem(case)
+
+    def run():
+        if row == "remat" and BACKEND == "jax":
+            # Traced: what a recomputation changes is known then.
+            import jax
+
+            for function in (way(p.output) for way in ways(row)):
+                total = jax.grad(lambda x, f=function: keras.ops.sum(keras.ops.square(f(x))))
+                jax.make_jaxpr(total)(p.x)
+            return
+        expected = both(p.output, p)
+        for way in ways(row):
+            for mine, other in zip(both(way(lambda x: p.output(x)), p), expected, strict=True):
+                close(mine, other)
+
+    check("jit", run) if row == "jit" else check("remat", run)
+
+
 @pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's compiler")
 @pytest.mark.parametrize("name", ["SelfAttention", "RMSNorm"])
 def test_one_graph_of_pytorch(name, recwarn):
@@ -67,46 +84,3 @@ def test_one_graph_of_pytorch(name, recwarn):
     torch._dynamo.reset()
     found = torch.compile(p.layer, backend="eager", fullgraph=True)(p.x)
     close(found.detach(), p.output(p.x).detach())
-
-
-def remat_functions():
-    """Functions that recompute another in a gradient: Keras's and the framework's."""
-    if BACKEND == "jax":
-        import jax
-
-        return [keras.remat, jax.checkpoint]
-    if BACKEND == "torch":
-        import torch.utils.checkpoint
-
-        def checkpointed(function):
-            return lambda x: torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)
-
-        return [keras.remat, checkpointed]
-    import tensorflow as tf
-
-    return [keras.remat, tf.recompute_grad]
-
-
-def total(function, x):
-    return keras.ops.sum(keras.ops.square(function(x)))
-
-
-@pytest.mark.ci
-@pytest.mark.parametrize("case", FLOATS, ids=str)
-def test_remat(case):
-    p = Problem(case)
-
-    def run():
-        functions = [p.output, *(remat(p.output) for remat in remat_functions())]
-        if BACKEND == "jax":
-            # Traced: what a recomputation changes is known then.
-            import jax
-
-            for function in functions:
-                jax.make_jaxpr(jax.grad(lambda x, f=function: total(f, x)))(p.x)
-            return
-        expected, *found = (both(function, p)[1] for function in functions)
-        for mine in found:
-            close(mine, expected)
-
-    check("remat", run)

@@ -14,7 +14,7 @@ if keras.config.backend() == "tensorflow":
 
 # TensorFlow may mix up the sums over devices of two programs in one process, so that each file has
 # its own there.
-OF_TENSORFLOW = ("examples", "mirrored", "multi_worker", "page")
+OF_TENSORFLOW = ("examples", "mirrored", "page", "two_processes")
 PARTS = [""]
 if keras.config.backend() == "tensorflow":
     PARTS = [f"/test_{name}.py" for name in OF_TENSORFLOW]

@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import generation, losses, ops, patterns
 from keras_attention.sequences import shapes
+from tests.arrays import numpy
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 HEADS = X.reshape(2, 5, 2, 4)
@@ -14,16 +15,21 @@ LARGEST = shapes.LARGEST
 # Positions and segments whose int32 are all 0.
 FAR_APART = 2**32 * np.arange(5, dtype="int64")
 
+
+def step(tokens, cache):
+    return tokens, cache
+
+
+def attend(**given):
+    return numpy(ops.attend(HEADS, HEADS, HEADS, **given))
+
+
 # Those of constructors are in test_constructors.
 COUNTS = {
-    "offset": lambda n: ops.attend(HEADS, HEADS, HEADS, pattern="causal", offset=n),
+    "offset": lambda n: attend(pattern="causal", offset=n),
     "batch_size": lambda n: ka.MultiHeadAttention(2, 4).make_cache(n, 5),
-    "num_beams": lambda n: generation.beam_search(
-        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=2, num_beams=n
-    ),
-    "max_tokens": lambda n: generation.greedy(
-        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=n
-    ),
+    "num_beams": lambda n: generation.beam_search(step, [0], (), max_tokens=2, num_beams=n),
+    "max_tokens": lambda n: generation.greedy(step, [0], (), max_tokens=n),
 }
 
 
@@ -34,41 +40,35 @@ def test_counts_end_before_int32_does(name, count):
         COUNTS[name](count)
 
 
+CAUSAL = {"pattern": "causal"}
+
+
 @pytest.mark.parametrize(
-    ("pattern", "same"),
+    ("given", "same"),
     [
-        (patterns.SlidingWindow(LARGEST, LARGEST), None),
-        (patterns.SlidingWindow(LARGEST, 0), "causal"),
-        (patterns.Prefix(LARGEST), None),
-        (patterns.Block(LARGEST), None),
-        (patterns.Strided(LARGEST), None),
-        (patterns.Dilated(LARGEST), patterns.SlidingWindow(0, 0)),
+        ({"pattern": patterns.SlidingWindow(LARGEST, LARGEST)}, {}),
+        ({"pattern": patterns.SlidingWindow(LARGEST, 0)}, CAUSAL),
+        ({"pattern": patterns.Prefix(LARGEST)}, {}),
+        ({"pattern": patterns.Block(LARGEST)}, {}),
+        ({"pattern": patterns.Strided(LARGEST)}, {}),
+        ({"pattern": patterns.Dilated(LARGEST)}, {"pattern": patterns.SlidingWindow(0, 0)}),
+        ({"offset": LARGEST, **CAUSAL}, {}),
+        ({"offset": np.full((2,), LARGEST), **CAUSAL}, {}),
     ],
     ids=repr,
 )
-def test_the_largest_patterns_are_exact(pattern, same):
-    found = ops.attend(HEADS, HEADS, HEADS, pattern=pattern)
-    expected = ops.attend(HEADS, HEADS, HEADS, pattern=same)
-    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
-
-
-@pytest.mark.parametrize("offset", [LARGEST, np.full((2,), LARGEST)])
-def test_the_largest_offset_is_exact(offset):
-    found = ops.attend(HEADS, HEADS, HEADS, pattern="causal", offset=offset)
-    expected = ops.attend(HEADS, HEADS, HEADS)
-    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
+def test_the_largest_numbers_are_exact(given, same):
+    np.testing.assert_allclose(attend(**given), attend(**same), atol=1e-6)
 
 
 INTEGERS = {
-    "query_positions": lambda x: ops.attend(HEADS, HEADS, HEADS, query_positions=x),
+    "query_positions": lambda x: attend(query_positions=x),
     "positions": lambda x: ka.SelfAttention(2, 4, position="alibi")(X, positions=x),
-    "offset": lambda x: ops.attend(HEADS, HEADS, HEADS, offset=x[:2]),
+    "offset": lambda x: attend(offset=x[:2]),
     "start_index": lambda x: ka.SinCosPositionEmbedding()(X, start_index=int(x[1])),
     "seed": lambda x: ka.MultiHeadAttention(2, 4, seed=int(x[1])),
     "ignore_class": lambda x: losses.SmoothedCrossentropy(ignore_class=int(x[1])),
-    "pad_token": lambda x: generation.greedy(
-        lambda tokens, cache: (tokens, cache), [0], (), max_tokens=2, pad_token=int(x[1])
-    ),
+    "pad_token": lambda x: generation.greedy(step, [0], (), max_tokens=2, pad_token=int(x[1])),
 }
 
 
@@ -99,19 +99,15 @@ def test_tensors_of_int64_are_checked_where_the_backend_has_them():
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint32"])
 def test_positions_of_any_integers_are_those_numbers(dtype):
     at = np.array([3, 1, 7, 100, 2], dtype)
-    window = patterns.SlidingWindow(1, 1)
-    found = ops.attend(
-        HEADS, HEADS, HEADS, None, None, window, query_positions=at, key_positions=at
-    )
-    expected = np.abs(at[:, None].astype(int) - at) <= 1
-    expected = ops.attend(HEADS, HEADS, HEADS, mask=expected)
-    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (found, expected)), atol=1e-6)
+    found = attend(pattern=patterns.SlidingWindow(1, 1), query_positions=at, key_positions=at)
+    near = np.abs(at[:, None].astype(int) - at) <= 1
+    np.testing.assert_allclose(found, attend(mask=near), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda ids: ops.attend(HEADS, HEADS, HEADS, segment_ids=(ids, ids)),
+        lambda ids: attend(segment_ids=(ids, ids)),
         lambda ids: keras.ops.reshape(ka.Attention()(X, segment_ids=ids), HEADS.shape),
     ],
     ids=["ops", "layer"],
@@ -124,4 +120,4 @@ def test_segments_outside_int32_are_other_segments_or_an_error(call):
         assert keras.backend.backend() == "jax"
         assert "`segment_ids` must be within int32" in str(error)
     else:
-        np.testing.assert_allclose(keras.ops.convert_to_numpy(found), HEADS, atol=1e-6)
+        np.testing.assert_allclose(numpy(found), HEADS, atol=1e-6)

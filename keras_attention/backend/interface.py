@@ -37,10 +37,10 @@ class Backend(typing.Protocol):
         return array.shape
 
     def known_size(self, size: Size | None) -> int | None:
-        """A size of an array's `shape`, or None if it is not known, or made up.
+        """A size of an array's `shape`, or None if it is not known.
 
-        On PyTorch Keras infers the shapes of a custom layer from arrays of 83 and of 89 rows,
-        positions and whatever else is unknown.
+        On PyTorch, Keras infers the shapes of a custom layer by calls with arrays in which unknown
+        sizes are 83 and 89: these are not known either.
         """
         return size
 
@@ -73,7 +73,7 @@ class Backend(typing.Protocol):
     records_lengths: bool = False
 
     def warn_of_recorded_length(self, length: Size) -> None:
-        """Warns if it is, with `records_lengths`."""
+        """Warns if a length is recorded as 1, with `records_lengths`."""
         return None
 
     def may_share_arrays(self) -> bool:
@@ -129,9 +129,9 @@ class Backend(typing.Protocol):
     # Arrays
 
     def of_numpy(self, array: Any) -> Tensor:
-        """A tensor that takes over a NumPy array: on a CPU its memory, not a copy.
+        """A tensor that uses the memory of a NumPy array on a CPU, without a copy.
 
-        Nobody else may have the array, which begins at a multiple of 64 bytes, maybe of bfloat16.
+        The caller must not use the array again. It is aligned to 64 bytes, and may be of bfloat16.
         """
 
     def dynamic_slice(self, array: Tensor, axis: int, start: Size, size: Size) -> Tensor:
@@ -192,12 +192,13 @@ class Backend(typing.Protocol):
         return self.masked(products, mask, masked)
 
     def masked(self, scores: Tensor, mask: Tensor, masked: float) -> Tensor:
-        """The same of scores with added terms, and exactly `masked`, which no score comes near."""
+        """As `masked_products`, for scores with added terms, and with exactly `masked`."""
         return ops.where(mask, scores, ops.cast(masked, scores.dtype))
 
     def exp(self, array: Tensor, highest: float | None = None) -> Tensor:
-        """exp of floats, at most `highest`; of many it may be 0, as of masked scores. `array` is
-        read nowhere else, and may hold the result.
+        """exp of floats, which are clipped to `highest`; 0 for those that are hugely negative.
+
+        `array` is not read again, and its memory may be reused for the result.
         """
         return ops.exp(array if highest is None else ops.minimum(array, highest))
 
@@ -214,8 +215,8 @@ class Backend(typing.Protocol):
         return 2**23 if self.on_accelerator(array) else 2**21
 
     def prefers_whole_rows(self, scores: int | None) -> bool:
-        """Whether the `softmax` of so many scores, whole rows of them, is faster than sums over
-        blocks, in a program whose arrays may have sizes that vary. None is a number unknown.
+        """Whether the `softmax` of whole rows of so many scores, or None if that is unknown, is
+        faster than sums over blocks of keys.
         """
         return False
 
@@ -227,7 +228,7 @@ class Backend(typing.Protocol):
         """Whether `matmul` of half precision gives float32, and is faster than that of float32."""
 
     def clip(self, array: Tensor, limit: float) -> Tensor:
-        """`array` clipped to ±`limit`, beyond any useful value: the gradient may pass."""
+        """`array` clipped to ±`limit`, beyond any useful value; the gradient may ignore that."""
 
     def clear(self, array: Tensor, mask: Tensor) -> Tensor:
         """`array` (B, T, …) with zeros where `mask` (B, T) is False."""
@@ -236,7 +237,7 @@ class Backend(typing.Protocol):
         return ops.where(mask, array, ops.cast(0, array.dtype))
 
     def multiply_fresh(self, array: Tensor, factor: Tensor) -> Tensor:
-        """The product of two arrays of one shape; `array` is read nowhere else, and may hold it."""
+        """The product of two arrays of one shape, for which the memory of `array` may be reused."""
         return array * factor
 
     def multiply_no_nan(self, array: Tensor, factor: Tensor) -> Tensor:
@@ -286,8 +287,8 @@ class Backend(typing.Protocol):
     def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
         """`true_fn(constants, *arrays)` if the condition holds, else that of `false_fn`.
 
-        For their gradient, `arrays` and the result are kept, and what else that of `true_fn` needs;
-        `false_fn` is computed again. The gradient of `cond` would keep all that either needs.
+        The gradient keeps `arrays`, the result and what the gradient of `true_fn` needs besides,
+        and computes `false_fn` again. The gradient of `cond` would keep what either branch needs.
         """
 
     def vjp(self, function, arrays):
@@ -321,20 +322,20 @@ class Backend(typing.Protocol):
         """The output (B, T, H, V).
 
         `mask` is (1 or B, 1 or H, 1 or T, S), boolean or added to scores, and `lengths` (B,) the
-        number of keys in each row. If `causal`, with "lengths", a query sees `left` keys before it.
+        number of keys of each row. A causal query sees `left` keys before it, or all if None.
         """
         return None
 
     def fused_with_lse(self, query, key, value, mask, causal, scale, sink, plain):
-        """As `fused_attention`, beside a sink (H,) or None, and the log-sum-exp (B, H, T) of both.
+        """The output with a sink (H,) or None, and the log-sum-exp (B, H, T) of keys and sink.
 
-        Only the output has a gradient, and with a sink only. `plain` is the same function of query,
-        key, value and sink, for gradients that are differentiated.
+        Only the output has a gradient, and only with a sink. `plain` is the same function of query,
+        key, value and sink, for second derivatives.
         """
         return plain(query, key, value, sink)
 
     def needs_gradient(self, array: Tensor) -> bool:
-        """Whether somebody may ask for the gradient of an array."""
+        """Whether the gradient of an array may be needed."""
         return True
 
     def known_true(self, array: Tensor) -> bool:
@@ -342,7 +343,10 @@ class Backend(typing.Protocol):
         return False
 
     def fused_unsupported_reason(self, query, key, value, by, causal, left, lse):
-        """Why it cannot compute this, `by` a form of `FUSED_READS`, with `lse` or not; or None."""
+        """The reason `fused_attention` cannot compute a problem, or None.
+
+        `by` is a form of `FUSED_READS`, and `lse` says whether the log-sum-exp is needed.
+        """
         return "no fused kernel of this backend is used"
 
     def where_fused(self, function, otherwise, arrays):

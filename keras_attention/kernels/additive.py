@@ -13,6 +13,7 @@ from keras import ops
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.sequences.sizes import known
+from keras_attention.spec import padded
 
 # The length assumed where it is unknown.
 _UNKNOWN = 1024
@@ -59,11 +60,10 @@ def chunk(queries, keys, units):
 def _split(array, axis, size):
     """Chunks of `size` along `axis`, as a new first axis. The last is padded with zeros."""
     count = -(-array.shape[axis] // size)
-    padding = [(0, 0)] * len(array.shape)
-    padding[axis] = (0, count * size - array.shape[axis])
+    whole = padded(array, axis, 0, count * size - array.shape[axis])
     shape = list(ops.shape(array))
     shape[axis : axis + 1] = count, size
-    return ops.moveaxis(ops.reshape(ops.pad(array, padding), shape), axis, 0)
+    return ops.moveaxis(ops.reshape(whole, shape), axis, 0)
 
 
 def _hidden(query, key):

@@ -1,6 +1,7 @@
 """Attention tile by tile, with a custom gradient: memory grows with T + S, in training too.
 
-`passes` has the mathematics, `strategies` the choice, `plans` sizes, `tiling` cuts of arrays.
+`tiles.passes` has the mathematics, `strategies` chooses how to compute a problem, `plans` the sizes
+of tiles, and `tiling` cuts arrays into them.
 """
 
 import keras
@@ -25,7 +26,7 @@ def unsupported_reason(spec, query, key, value):
 
 
 def softmax_unsupported_reason(spec, query, key, value):
-    """The same, of a kernel that has softmax alone."""
+    """As `unsupported_reason`, for a kernel that supports softmax only."""
     for given, why in (
         (spec.return_weights, "`return_attention_scores` needs all scores"),
         (spec.score is not None, "the score is a function of pairs"),
@@ -45,7 +46,7 @@ def run(spec, query, key, value):
 
 
 def in_words(spec, query, key, value):
-    """What `strategies` decides, for `ops.explain`."""
+    """How `strategies` cuts a problem into tiles, in words for `ops.explain`."""
     sizes = plans.Sizes.of(query, key)
     chosen = strategies.choose(spec, query, key, value, sizes)
     plan = plans.of(chosen, spec, sizes)

@@ -2,18 +2,19 @@
 
 On PyTorch that is `scaled_dot_product_attention`, whose flash kernels materialize no scores, on
 CPUs too. It supports masks, a causal pattern and a scale. A mask of keys is passed on directly; a
-mask of all pairs is allowed if it is small. So are biases of queries and keys, if no gradient of
-theirs is asked for (the kernel would store all scores) and none is rounded, as in half precision.
-Sinks and the log-sum-exp are there on CPUs: by the latter, of keys alone, a sink's weight is known.
+mask of all pairs is allowed if it is small. So are biases, unless a gradient of theirs is needed,
+for which the kernel would store all scores, or half precision would round them. On CPUs the kernel
+also returns the log-sum-exp of the keys, from which the weight of a sink follows.
 
-On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It has the causal pattern,
-with a window or without, and takes the number of keys per row, so padding must
-come last. Without a pattern the order of keys does not matter, and those that are real are put
-first. With one, a row whose real keys lie together is shifted, queries and all. Whether they do is
-known only when the program runs: both kernels are compiled, and `blockwise` takes the batches that
-have gaps. It takes a mask of all pairs for what lengths do not say.
+On JAX it is cuDNN's kernel, for float16 and bfloat16 on NVIDIA's GPUs. It supports the causal
+pattern, with a window or without, and takes the number of keys per row, so padding must come last.
+Without a pattern the order of keys does not matter, and the real keys are moved to the front. With
+one, rows are shifted, queries too, which is right only if the real keys of each row are adjacent.
+That is known when the program runs: both kernels are compiled, and `blockwise` computes batches
+with gaps. Other masks are passed as a mask of all pairs.
 
-Neither defines the output of queries without keys: they get some keys, and zeros as output.
+Neither kernel defines the output of queries without keys. These attend to some keys instead, and
+their output is set to zero.
 """
 
 import functools
@@ -60,7 +61,7 @@ def unsupported_reason(spec, query, key, value):
 
 
 def _form(spec, query, key, value):
-    """The first form of masks that says what a problem's do, and why it cannot be, or None."""
+    """The cheapest form in which the kernel reads the masks, and the reason it cannot, or None."""
     arrays = query, key, value
     _, rest = _by_query(spec, key)
     refuses = {"lengths": _reason_by_lengths, "masks": _reason_by_mask}
@@ -74,7 +75,7 @@ def _form(spec, query, key, value):
 
 
 def replaces(spec, query, key, value, share):
-    """Whether it is faster than `banded`, which computes a `share` of the pairs."""
+    """Whether this kernel is faster than `banded`, which computes a `share` of the pairs."""
     if unsupported_reason(spec, query, key, value):
         return False
     form, _ = _form(spec, query, key, value)
@@ -216,7 +217,7 @@ def _has_keys(spec, mask):
 
 
 def _from_first(real):
-    """True from the first real key on, (…, S): what causal queries have keys."""
+    """True from the first real key on, (…, S): whether a causal query has a key."""
     return ops.cumsum(ops.cast(real, "int32"), axis=-1) > 0
 
 
@@ -233,7 +234,7 @@ def _reason_by_lengths(spec, query, key, value):
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
-        # Which leave queries without keys, of which cuDNN does not say what it makes.
+        # A masked window may leave a query without keys, for which cuDNN defines no result.
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
@@ -278,7 +279,7 @@ def _by_lengths(spec, query, key, value):
         return by_fused(constants["lengths"], *arrays)
 
     def moved(constants, *arrays):
-        """All by as many positions, which keeps their order: padding then comes last."""
+        """Shifts each row by one number of positions, so that padding comes last."""
         at, first = ops.arange(keys, dtype="int32"), constants["first"][:, None]
         order, back = (at + first) % keys, (at - first) % keys
         arrays = (folding.reordered(array, order, back) for array in arrays)
@@ -286,7 +287,8 @@ def _by_lengths(spec, query, key, value):
 
     def not_last(constants, *arrays):
         def with_gaps(constants, *arrays):
-            # Of this, no array of another trace: `cond_vjp` traces it again.
+            # Made here: `cond_vjp` traces this function twice, and a trace cannot read the arrays
+            # of another.
             positions = Positions.of(arrays[0].shape[1], keys)
             return _by_tiles(spec.replace(masks=constants["masks"], positions=positions), *arrays)
 

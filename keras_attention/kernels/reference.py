@@ -118,7 +118,7 @@ def _group(array, groups, axis):
 
 
 def _repeat(key, heads):
-    """(B, S, G, K) repeated to H heads, for scores that compare pairs."""
+    """(B, S, G, K) with each key head repeated, to H heads, for scores that compare pairs."""
     return key if key.shape[2] == heads else ops.repeat(key, heads // key.shape[2], axis=2)
 
 
@@ -129,7 +129,8 @@ def _softmax(logits):
 
 def _beside_sink(logits, sink):
     """Scores (B, H, T, S + 1), the sink's last."""
-    # By a sum, also without keys: XLA compiles no gradient of TensorFlow's broadcast in a loop.
+    # A sum of zeros, which may have no keys: XLA cannot compile the gradient of TensorFlow's
+    # broadcast in a loop.
     column = ops.sum(ops.zeros_like(logits), axis=-1, keepdims=True)
     return ops.concatenate([logits, column + sink[:, None, None]], axis=-1)
 

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.sequences import sizes
+from keras_attention.spec import padded
 
 
 def scores(query, table, length, positions, near=False):
@@ -72,8 +73,8 @@ def _into_band(by_distance, start, keys):
     """(B, H, T, R), by distance, to (B, H, T, S), by key, zeros elsewhere: row t at start + t."""
     batch, heads, queries, distances = ops.shape(by_distance)
     # One extra column makes each row start one position later than the one before.
-    widths = [(0, 0)] * 3 + [(start, keys + 1 - start - distances)]
-    flat = ops.reshape(ops.pad(by_distance, widths), (batch, heads, queries * (keys + 1)))
+    wide = padded(by_distance, 3, start, keys + 1 - start - distances)
+    flat = ops.reshape(wide, (batch, heads, queries * (keys + 1)))
     flat = backend.dynamic_slice(flat, 2, 0, queries * keys)
     return ops.reshape(flat, (batch, heads, queries, keys))
 
@@ -81,9 +82,7 @@ def _into_band(by_distance, start, keys):
 def _out_of_band(by_key, start, distances):
     """The inverse, without the zeros."""
     batch, heads, queries, keys = ops.shape(by_key)
-    flat = ops.pad(
-        ops.reshape(by_key, (batch, heads, queries * keys)), [(0, 0), (0, 0), (0, queries)]
-    )
+    flat = padded(ops.reshape(by_key, (batch, heads, queries * keys)), 2, 0, queries)
     shifted = ops.reshape(flat, (batch, heads, queries, keys + 1))
     return backend.dynamic_slice(shifted, 3, start, distances)
 

@@ -14,6 +14,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels import relative
+from keras_attention.spec import padded
 
 # Queries and keys are clipped to ±LARGEST, so that products and their sums stay inside float32,
 # and added terms to ±HIGHEST together, so that differences do: the terms, of which there are mostly
@@ -35,9 +36,7 @@ def two_features(array):
     # XLA treats a product of one feature as a multiplication, and computes it twice, for a softmax
     # and for its largest score, with different rounding: huge scores may then lack a largest one.
     # A graph of TensorFlow does not know whether it will be compiled later.
-    if array.shape[-1] != 1:
-        return array
-    return ops.pad(array, [(0, 0)] * (len(array.shape) - 1) + [(0, 1)])
+    return padded(array, -1, 0, 1) if array.shape[-1] == 1 else array
 
 
 def adjustments(spec):

@@ -13,7 +13,7 @@ from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import HAS_KEYS
 from keras_attention.sequences import shapes, sizes
 
-# Scores below this come from keys that need no clipping.
+# Scores below this limit come from keys that need no clipping.
 _CALM = 1e15
 
 
@@ -46,7 +46,8 @@ def run(spec, query, key, value):
     output = ops.reshape(output, (batch, heads, 1, size))
     if spec.relative_values is not None:
         output = output + semantics.relative_values(spec, weights)
-    # Weights of a query without keys are not zero: one pass over the output, none over the keys.
+    # The weights of a query without keys are not zero. Its output is cleared instead, which has
+    # fewer elements.
     output = semantics.where_keys(ops.transpose(output, (0, 2, 1, 3)), has_keys, "bthv")
     lse = reference.log_sum_exp(scores, None, has_keys) if blockwise.needs_lse(spec) else largest
     return blockwise.finish(spec, output, lse, keras.backend.standardize_dtype(value.dtype))
@@ -65,7 +66,7 @@ def _scores(spec, rows, key):
     def products(key, columns):
         # Keys by queries, not queries by keys, which takes up to five times as long.
         found = ops.transpose(backend.matmul(key, columns), (0, 1, 3, 2))
-        # By a size of these arrays: XLA would not know one of another branch.
+        # The batch size is read from these arrays: XLA does not know a size of another branch.
         return ops.reshape(found, (backend.shape(key)[0], heads, 1, -1))
 
     if groups * features <= heads or backend.on_accelerator(key):

@@ -9,12 +9,11 @@ import pytest
 DEVICES = int(os.environ.get("VIRTUAL_DEVICES", "0"))
 BACKEND = keras.config.backend()
 OF = {
-    "jax": {"collectives", "keras_distribution", "plan", "ring", "sequence_parallel", "shard_map"},
-    "tensorflow": {"mirrored", "multi_worker"},
-    "torch": {"data_parallel"},
+    "jax": {"collectives", "keras_distribution", "ring", "sequence_parallel", "shard_map"},
+    "tensorflow": {"mirrored"},
 }
 
-# Each file is of one framework, but those of the page and the examples.
+# Of one framework; the other files are of all.
 others = [name for backend, names in OF.items() for name in names if backend != BACKEND]
 collect_ignore_glob = [f"test_{name}.py" for name in others] if DEVICES else ["test_*.py"]
 

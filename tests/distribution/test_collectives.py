@@ -81,15 +81,3 @@ def test_a_training_step_gathers_nothing(name, shares):
     alone = jax.jit(function)(*jax.tree.map(np.asarray, arrays))
     for one, other in zip(jax.tree.leaves(together), jax.tree.leaves(alone), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("shares", ["batch", "heads"])
-def test_devices_share_the_memory(shares):
-    function, arrays = step("blocks", shares)
-
-    def temporary(arrays):
-        return jax.jit(function).lower(*arrays).compile().memory_analysis().temp_size_in_bytes
-
-    alone = temporary(jax.tree.map(np.asarray, arrays))
-    # What is not split is the input, for heads.
-    assert temporary(arrays) < (0.2 if shares == "batch" else 0.4) * alone

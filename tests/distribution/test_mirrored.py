@@ -31,11 +31,6 @@ def test_training_is_that_of_one_device(devices):
     assert_trained_alike(*both(devices, jit_compile=False))
 
 
-def test_a_batch_that_devices_do_not_divide_is_an_error():
-    with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same size and shape"):
-        both(3, batch_size=10, steps=1)
-
-
 def test_replicas_draw_dropout():
     model = decoder(dropout=0.0)
     start = model.get_weights()

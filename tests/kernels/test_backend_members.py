@@ -1,5 +1,6 @@
-"""Members of the backends that have code of their own there, against NumPy in float64."""
+"""Members of the backends that have code of their own there, against NumPy."""
 
+import pathlib
 import sys
 
 import keras
@@ -7,33 +8,28 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.backend import backend
-from tests.arrays import numpy
+from keras_attention.backend import backend, interface
+from tests.arrays import close, numpy, random
 from tests.gradients import gradients
+from tests.problems import on_tensorflow
 
 ops = keras.ops
 BACKEND = keras.backend.backend()
 
 
-def numbers(*shape, seed=0, dtype="float32"):
-    """Numbers that `dtype` has, in float32."""
-    given = np.random.default_rng(seed).standard_normal(shape)
-    return numpy(ops.cast(given, dtype)).astype("float64")
-
-
-def of(array, dtype):
-    return ops.cast(ops.convert_to_tensor(array.astype("float32")), dtype)
+def of(array, dtype="float32"):
+    return ops.cast(ops.convert_to_tensor(array), dtype)
 
 
 @pytest.mark.skipif(BACKEND != "jax", reason="derivatives forward, and maps, are JAX's")
 def test_written_rows_and_products_have_tangents():
     import jax
 
-    array, rows, at = of(numbers(6, 4), "bfloat16"), of(numbers(2, 4), "bfloat16"), np.array([4, 1])
+    array, rows, at = of(random(6, 4), "bfloat16"), of(random(2, 4), "bfloat16"), np.array([4, 1])
     tangents = ops.ones_like(array), 2 * ops.ones_like(rows)
     _, found = jax.jvp(lambda *x: backend.write_rows(x[0], at, x[1]), (array, rows), tangents)
     np.testing.assert_array_equal(numpy(found)[:, 0], [1, 2, 1, 1, 2, 1])
-    x, kernel = of(numbers(2, 5, 8), "bfloat16"), of(numbers(8, 3), "bfloat16")
+    x, kernel = of(random(2, 5, 8), "bfloat16"), of(random(8, 3), "bfloat16")
 
     def product(x):
         return backend.affine(x, 8, kernel, None, (5, 3))
@@ -45,27 +41,83 @@ def test_written_rows_and_products_have_tangents():
 
 
 def test_padding_that_is_clear_stays_and_other_padding_is_cleared():
-    x, mask = numbers(2, 300, 128), np.arange(300) < np.array([[300], [200]])
+    x, mask = random(2, 300, 128), np.arange(300) < np.array([[300], [200]])
     zeros = x * mask[..., None]
     for given in (zeros, x, np.where(mask[..., None], x, np.nan)):
-        found = backend.clear(of(given, "float32"), ops.convert_to_tensor(mask))
-        np.testing.assert_array_equal(numpy(found), zeros.astype("float32"))
+        found = backend.clear(of(given), ops.convert_to_tensor(mask))
+        np.testing.assert_array_equal(numpy(found), zeros)
     (gradient,) = gradients(
-        lambda x: ops.sum(backend.clear(x, ops.convert_to_tensor(mask))), [zeros.astype("float32")]
+        lambda x: ops.sum(backend.clear(x, ops.convert_to_tensor(mask))), [zeros]
     )
-    np.testing.assert_array_equal(gradient[..., 0], mask.astype("float32"))
+    np.testing.assert_array_equal(gradient[..., 0], mask)
 
 
 @pytest.mark.parametrize("activation", ["silu", "linear"])
 def test_a_gate_leaves_its_input_as_it_is(activation):
     layer = ka.FeedForward(8, activation, gated=True, use_bias=False)
-    x = of(numbers(2, 3, 8), "float32")
+    x = of(random(2, 3, 8))
     first, second = layer(x), layer(x)
-    np.testing.assert_array_equal(numpy(x), numbers(2, 3, 8).astype("float32"))
+    np.testing.assert_array_equal(numpy(x), random(2, 3, 8))
     np.testing.assert_array_equal(numpy(first), numpy(second))
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="what TensorFlow has no public names for")
+def by_definition(array, rows):
+    columns = array.shape[1] - rows + 1
+    starts = range(rows - 1, -1, -1)
+    return np.stack([array[:, start : start + columns] for start in starts], axis=1)
+
+
+SIZES = [(1, 1), (1, 5), (5, 1), (7, 3), (6, 4), (4, 6), (12, 12), (16, 33)]
+
+
+@pytest.mark.parametrize("rows, columns", SIZES)
+def test_windows_and_their_gradient(rows, columns):
+    array, weights = random(3, rows + columns - 1), random(3, rows, columns)
+
+    def windows(array):
+        return backend.windows(array, rows, columns)
+
+    np.testing.assert_array_equal(numpy(windows(of(array))), by_definition(array, rows))
+    (gradient,) = gradients(lambda array: windows(array) * of(weights), [array])
+    expected = np.zeros_like(array)
+    for row in range(rows):
+        expected[:, rows - 1 - row : rows - 1 - row + columns] += weights[:, row]
+    close(gradient, expected)
+
+
+@on_tensorflow
+def test_windows_of_unknown_sizes():
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def windows(array, rows):
+        return backend.windows(array, rows, tf.shape(array)[1] - rows + 1)
+
+    array = np.arange(22.0, dtype="float32").reshape(2, 11)
+    for rows in (1, 4, 11):
+        found = windows(tf.constant(array), tf.constant(rows))
+        np.testing.assert_array_equal(found, by_definition(array, rows))
+
+
+@pytest.mark.any_backend
+def test_products_in_bfloat16_are_for_processors_that_have_them(monkeypatch):
+    for flags, fast in (
+        ("flags : fma avx512_bf16 avx512_vnni", True),
+        ("flags : amx_bf16", True),
+        ("flags : avx512_vnni", False),
+        (None, False),
+    ):
+
+        def read_text(path, encoding, flags=flags):
+            if flags is None:
+                raise OSError("no such file")
+            return flags
+
+        monkeypatch.setattr(pathlib.Path, "read_text", read_text)
+        assert interface.multiplies_bfloat16.__wrapped__() is fast
+
+
+@on_tensorflow
 def test_tensorflow_still_says_what_runs(monkeypatch):
     """Where a version moves these, the fast paths are lost without an error."""
     tf = pytest.importorskip("tensorflow")

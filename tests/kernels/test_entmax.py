@@ -1,68 +1,82 @@
-"""Entmax of any α, and top-k: against searches for their thresholds; gradients, masks, extremes."""
+"""Entmax of any α, sparsemax and top-k: against searches for their thresholds, and their laws."""
 
 import keras
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
 
 import keras_attention as ka
 from keras_attention import normalizations, patterns
-from keras_attention.kernels.entmax import entmax, entmax15
+from keras_attention.kernels.entmax import entmax, entmax15, sparsemax
 from tests import definition
-from tests.arrays import numpy, random, wide
+from tests.arrays import close, numpy, random, wide
 from tests.gradients import gradients
 
-NUMBERS = np.arange(5, dtype="float32")
 ALPHAS = [1.01, 1.2, 1.5, 1.8, 2.0]
+in_float64 = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX has float64 only where its x64 mode is on"
+)
 
 
 def of(alpha):
-    """The functions for an α: that of all, and that of 1.5."""
+    """The functions for an α: that of all, and that of 1.5 or 2."""
     found = [lambda scores, mask=None: entmax(scores, alpha, mask)]
-    return [*found, entmax15] if alpha == 1.5 else found
+    return [*found, *{1.5: [entmax15], 2.0: [sparsemax]}.get(alpha, [])]
+
+
+def weights_of(function, scores, *mask):
+    return numpy(function(*map(keras.ops.convert_to_tensor, (scores, *mask))))
 
 
 def expected_of(scores, alpha):
-    rows = np.apply_along_axis(definition.entmax, -1, scores.astype("float64"), alpha)
-    return np.asarray(rows)
+    scores = np.asarray(scores, "float64")
+    if alpha == 2:
+        return np.apply_along_axis(definition.sparsemax, -1, scores)
+    return np.asarray(np.apply_along_axis(definition.entmax, -1, scores, alpha))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_weights_are_those_of_the_definition(alpha):
     for function in of(alpha):
+        exact = function is sparsemax
         for size, spread in ((1, 1.0), (2, 1.0), (7, 0.01), (300, 1.0), (300, 20.0)):
             scores = spread * random(2, 3, size)
-            found = numpy(function(keras.ops.array(scores)))
-            np.testing.assert_allclose(found, expected_of(scores, alpha), rtol=2e-4, atol=2e-5)
-            np.testing.assert_allclose(found.sum(-1), 1, rtol=3e-5)
+            found = weights_of(function, scores)
+            error = {"rtol": 1e-5, "atol": 1e-6} if exact else {"rtol": 2e-4, "atol": 2e-5}
+            np.testing.assert_allclose(found, expected_of(scores, alpha), **error)
+            np.testing.assert_allclose(found.sum(-1), 1, rtol=1e-6 if exact else 3e-5)
+            assert (found >= 0).all()
             if alpha > 1.4 and spread == 20:
                 assert (found == 0).mean() > 0.9
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has no float64 by default")
-def test_a_key_next_to_the_threshold_in_float64():
+@in_float64
+def test_keys_next_to_the_threshold():
     scores = np.array([[0.0, -1.9999], [0.0, -1.99999], [0.0, -2.1]])
-    found = wide(entmax15(keras.ops.array(scores, dtype="float64")))
-    np.testing.assert_allclose(found.sum(-1), 1, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(wide(entmax15(keras.ops.array(scores))).sum(-1), 1, atol=1e-13)
+    assert weights_of(sparsemax, np.array([2.0, 1.0])).tolist() == [1, 0]
 
 
 def test_the_ends_are_softmax_and_sparsemax():
     scores = keras.ops.array(2 * random(2, 9))
-    near = numpy(entmax(scores, 1.01))
+    near, far = numpy(entmax(scores, 1.01)), numpy(sparsemax(scores))
     np.testing.assert_allclose(near, numpy(keras.ops.softmax(scores)), atol=1e-2)
-    far = numpy(normalizations.Sparsemax().normalize(scores, None))
     np.testing.assert_allclose(numpy(entmax(scores, 2.0)), far, atol=1e-5)
-    np.testing.assert_array_equal(numpy(normalizations.Entmax(2).normalize(scores, None)), far)
+    for normalization in (normalizations.Entmax(2), normalizations.Sparsemax()):
+        np.testing.assert_array_equal(numpy(normalization.normalize(scores, None)), far)
 
 
 @pytest.mark.parametrize("shape", ["even", "power", "root", "logarithm"])
 def test_many_keys_reach_the_threshold(shape):
     # Where Newton's method starts far from it, or the support is large.
     n = np.arange(8192.0)
-    scores = {"even": -n / 1700, "power": -(0.5**n), "root": -np.sqrt(n) / 50, "logarithm": 0 * n}
-    scores = (scores[shape] if shape != "logarithm" else np.log1p(n)).astype("float32")[None]
+    scores = {"even": -n / 1700, "power": -(0.5**n), "root": -np.sqrt(n) / 50}
+    scores = scores.get(shape, np.log1p(n)).astype("float32")[None]
     for alpha in (1.5, 1.9, 2.0):
         for function in of(alpha):
-            total = numpy(function(keras.ops.array(scores))).sum(dtype="float64")
+            total = weights_of(function, scores).sum(dtype="float64")
             np.testing.assert_allclose(total, 1, atol=2e-4)
 
 
@@ -85,52 +99,93 @@ def test_gradients_are_those_of_the_definition(alpha):
     np.testing.assert_allclose(found_alpha, of_alpha, rtol=2e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("alpha", [1.3, 1.5])
+@in_float64
+def test_the_gradient_of_sparsemax_is_that_of_finite_differences():
+    scores, direction = (random(4, 7, seed=n).astype("float64") for n in (3, 4))
+    (found,) = gradients(lambda x: keras.ops.multiply(sparsemax(x), direction), [scores])
+    (expected,) = definition.gradients(lambda x: (expected_of(x, 2) * direction).sum(), [scores])
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_gradient_of_sparsemax_is_exact_among_equal_scores(size):
+    # Proposition 2: that of the support's own share, less the mean over the support.
+    scores = np.concatenate([np.full((3, size), 0.25), np.full((3, 2), -3.0)], axis=-1, dtype="f4")
+    direction = random(3, size + 2, seed=5)
+    (found,) = gradients(lambda x: keras.ops.multiply(sparsemax(x), direction), [scores])
+    expected = np.zeros_like(direction)
+    expected[:, :size] = direction[:, :size] - direction[:, :size].mean(-1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("alpha", [1.3, 1.5, 2.0])
 def test_masks_and_huge_scores_give_numbers(alpha):
     mask = np.arange(5) < np.array([[5], [2], [0]])
     scores = np.array([[1e38, -1e38, 9e37, 0, 1e38], [1, 2, 50, 50, 50], [1] * 5], "float32")
     for function in of(alpha):
-        found = numpy(function(keras.ops.array(scores), keras.ops.array(mask)))
+        found = weights_of(function, scores, mask)
         np.testing.assert_allclose(found[0], [0.5, 0, 0, 0, 0.5], atol=1e-5)
-        np.testing.assert_allclose(
-            found[1, :2], expected_of(scores[1, :2], alpha), rtol=1e-4, atol=1e-6
-        )
+        expected = expected_of(scores[1, :2], alpha)
+        np.testing.assert_allclose(found[1, :2], expected, rtol=1e-4, atol=1e-6)
         assert not found[1, 2:].any()
+        lowered = np.where(mask, scores, np.float32(-1.5e38))
+        np.testing.assert_array_equal(weights_of(function, lowered), found)
         (slope,) = gradients(
-            lambda x, f=function: keras.ops.multiply(f(x, keras.ops.array(mask)), NUMBERS), [scores]
+            lambda x, f=function: keras.ops.multiply(f(x, keras.ops.array(mask)), np.arange(5.0)),
+            [scores],
         )
         assert np.isfinite(slope).all() and not slope[1, 2:].any()
+
+
+SCORES = arrays.arrays(
+    "float32",
+    arrays.array_shapes(min_dims=1, max_dims=2, max_side=4),
+    elements=st.floats(-4, 4, width=16),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SCORES, st.integers(-1000, 1000), st.randoms(use_true_random=False))
+def test_adding_to_all_scores_or_reordering_them_changes_nothing_else(scores, shift, dice):
+    weights = weights_of(sparsemax, scores)
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+    shifted = weights_of(sparsemax, scores + np.float32(shift))
+    np.testing.assert_allclose(shifted, weights, atol=1e-3)
+    order = dice.sample(range(scores.shape[-1]), scores.shape[-1])
+    np.testing.assert_allclose(
+        weights_of(sparsemax, scores[..., order]), weights[..., order], atol=1e-6
+    )
+    # Larger scores never get less.
+    ranked = np.take_along_axis(weights, np.argsort(scores, axis=-1), -1)
+    assert (np.diff(ranked, axis=-1) >= -1e-6).all()
 
 
 # Top-k
 
 
 def test_top_k_keeps_the_largest_and_all_that_equal_the_last():
-    scores = keras.ops.array([[3.0, 1.0, 2.0, 0.0], [1.0, 1.0, 1.0, 0.0], [2.0, 1.0, 1.0, 0.0]])
-    found = numpy(normalizations.TopK(2).normalize(scores, None))
-    e = np.e
-    expected = [
-        [e / (e + 1), 0, 1 / (e + 1), 0],
-        [1 / 3, 1 / 3, 1 / 3, 0],
-        [e / (e + 2), 1 / (e + 2), 1 / (e + 2), 0],
-    ]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    (slope,) = gradients(lambda x: normalizations.TopK(2).normalize(x, None)[0, 0], [numpy(scores)])
-    share = e / (e + 1) ** 2
-    np.testing.assert_allclose(slope[0], [share, 0, -share, 0], rtol=1e-5)
+    scores = np.array([[3, 1, 2, 0], [1, 1, 1, 0], [2, 1, 1, 0]], "float32")
+    found = weights_of(lambda x: normalizations.TopK(2).normalize(x, None), scores)
+    kept = [[0, 2], [0, 1, 2], [0, 1, 2]]
+    for row, (weights, at) in enumerate(zip(found, kept, strict=True)):
+        close(weights[at], definition.softmax(scores[row, at]))
+        assert not np.delete(weights, at).any()
+    (slope,) = gradients(lambda x: normalizations.TopK(2).normalize(x, None)[0, 0], [scores])
+    share = np.e / (np.e + 1) ** 2
+    close(slope[0], np.array([share, 0, -share, 0]))
 
 
 def test_top_k_of_few_visible_keys_is_softmax():
     layer = ka.SelfAttention(2, 4, causal=True, normalization=normalizations.TopK(3))
     x = random(2, 6, 8)
-    _, weights = layer(x, return_attention_scores=True)
-    weights = numpy(weights)
+    weights = numpy(layer(x, return_attention_scores=True)[1])
     assert ((weights > 0).sum(-1) == np.minimum(np.arange(6) + 1, 3)).all()
     plain = ka.SelfAttention(2, 4, pattern=patterns.Causal())
     plain.build(x.shape)
     plain.set_weights(layer.get_weights())
     expected = numpy(plain(x, return_attention_scores=True)[1])
-    np.testing.assert_allclose(weights[:, :, :3], expected[:, :, :3], rtol=1e-5)
+    close(weights[:, :, :3], expected[:, :, :3])
     # A length that is unknown until run time, and may be below k.
     tokens = keras.Input((None, 8))
     model = keras.Model(tokens, layer(tokens))

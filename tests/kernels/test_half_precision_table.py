@@ -10,6 +10,7 @@ import pytest
 from keras_attention import ops, patterns
 from keras_attention.backend import backend
 from keras_attention.positions import Shaw
+from tests.kernels.cases import as_on_a_gpu
 
 BACKEND = keras.config.backend()
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "mixed_precision.md"
@@ -54,30 +55,13 @@ def columns():
     return {f"{named}, {device}": gpu for device, gpu in devices.items()}
 
 
-@pytest.fixture
-def on_device(monkeypatch):
-    """Makes kernels choose as for a GPU, which is not here."""
-
-    def choose(gpu):
-        if not gpu:
-            return
-        monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
-        if BACKEND == "jax":
-            import jax
-
-            checks = pytest.importorskip("jax._src.cudnn.fused_attention_stablehlo")
-            monkeypatch.setattr(checks, "check_cudnn_version", lambda: 91000)
-            monkeypatch.setattr(checks, "check_compute_capability", lambda _: True)
-            monkeypatch.setattr(checks, "is_cuda_compute_capability_equal", lambda _: False)
-            monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-
-    return choose
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("column", columns())
-def test_cells_are_the_kernels_that_run(column, dtype, on_device):
-    on_device(columns()[column])
+def test_cells_are_the_kernels_that_run(column, dtype, monkeypatch):
+    if columns()[column]:
+        monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
+        if BACKEND == "jax":
+            as_on_a_gpu(monkeypatch)
     cells, found = table(), {}
     for name, given in OPTIONS.items():
         given = dict(given)

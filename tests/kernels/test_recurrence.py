@@ -83,14 +83,6 @@ def test_chunks_are_the_delta_rule(decays):
     check(delta.run, delta_arrays()[: 4 + decays], delta_definition)
 
 
-def test_a_key_that_is_written_again_and_again_has_its_last_value():
-    _, key, value, rate, _ = delta_arrays()
-    key[:] = key[:, :1]
-    given = key.repeat(H // G, axis=2), key, value, np.ones_like(rate)
-    output, _ = delta.run(*map(keras.ops.convert_to_tensor, given))
-    np.testing.assert_allclose(numpy(output), value.repeat(H // G, axis=2), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("features", [None, 1, K, "delta"])
 def test_gradients_do_not_depend_on_chunks(features):
     run, given = recurrence.run, arrays(None if features == "delta" else features)
@@ -106,12 +98,3 @@ def test_gradients_do_not_depend_on_chunks(features):
 
     for one, other in zip(total(4), total(T), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
-
-
-def test_half_precision_sums_in_float32():
-    given = arrays(1)
-    expected = definition(*(x.astype("float16") for x in given[:3]), given[3])[0]
-    halves = [keras.ops.convert_to_tensor(x, "float16") for x in given[:3]]
-    output, state = recurrence.run(*halves, keras.ops.convert_to_tensor(given[3]), chunk=8)
-    assert keras.backend.standardize_dtype(state.dtype) == "float32"
-    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-4)

@@ -41,7 +41,7 @@ def attend(spec, query, key, value, axis, zigzag=False):
     biases of positions, embeddings of distances, dropout, a soft cap.
     """
     ring = _Ring(spec, query, key, value, axis, zigzag)
-    # They travel in their own dtype, and are computed with in `ring.wide`.
+    # Arrays travel in their own dtype, and products are computed in `ring.wide`.
     arrays = (query, key, value, *keras.tree.flatten(spec.arrays))
     return backend.custom_vjp(ring.passes, arrays, ring.constants, saves=False)
 
@@ -106,7 +106,7 @@ def _in_turn(first, second, devices):
 
 
 class _Ring:
-    """The passes. What goes round are keys and values, and `travelling` masks and segments."""
+    """The passes over the ring, round which keys, values, their masks and their segments go."""
 
     def __init__(self, spec, query, key, value, axis, zigzag):
         self.spec = spec.replace(positions=None, sink=None, return_lse=True)
@@ -260,7 +260,7 @@ class _Ring:
         return visible
 
     def _moved(self, arrays):
-        """What the device before had."""
+        """The arrays of the device before this one."""
         to = [(n + 1) % self.count for n in range(self.count)]
         return keras.tree.map_structure(lambda array: self.axis.send(array, to), arrays)
 

@@ -28,7 +28,7 @@ def unsupported_reason(spec, query, key, value):
     at = spec.positions
     if not at.counted or at.offset:
         return "positions do not count from 0"
-    if spec.biases or any(mask.shape[2] > 1 and mask.shape[3] > 1 for mask in spec.masks):
+    if spec.biases or spec.has_pairs:
         return "a mask or bias is one of pairs"
     return blockwise.softmax_unsupported_reason(spec, query, key, value)
 

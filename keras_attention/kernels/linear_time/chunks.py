@@ -4,6 +4,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.sequences.sizes import known
+from keras_attention.spec import padded
 
 
 class Chunks:
@@ -28,8 +29,7 @@ class Chunks:
     def of_keys(self, array):
         """(N, B, G, C, K) of (B, T, G, K)."""
         missing = self.count * self.size - self.length
-        if not (known(missing) and missing == 0):
-            array = ops.pad(array, [(0, 0), (0, missing), (0, 0), (0, 0)])
+        array = padded(array, 1, 0, missing)
         shape = (self.batch, self.count, self.size, *array.shape[2:])
         return ops.transpose(ops.reshape(array, shape), (1, 0, 3, 2, 4))
 

@@ -20,6 +20,7 @@ from keras_attention.backend import backend
 from keras_attention.kernels.linear_time import scan
 from keras_attention.kernels.linear_time.chunks import Chunks
 from keras_attention.sequences import shapes
+from keras_attention.spec import padded
 
 # Tokens of a chunk; the second if each feature has a decay.
 CHUNK, FEATURE_CHUNK = 64, 32
@@ -144,8 +145,7 @@ def logarithms(query, key):
     pieces = -(-size // GROUP)
     groups = []
     for array in (query, key):
-        widths = [(0, 0)] * (len(array.shape) - 1) + [(0, pieces * GROUP - size)]
-        array = ops.pad(array, widths, constant_values=NOTHING) if widths[-1][1] else array
+        array = padded(array, -1, 0, pieces * GROUP - size, NOTHING)
         array = ops.reshape(array, (*backend.shape(array)[:-1], pieces, GROUP))
         groups.append(ops.moveaxis(array, -2, 0))
     largest, of_keys = map(_largest, groups)

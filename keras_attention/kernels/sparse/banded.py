@@ -17,12 +17,12 @@ from keras_attention.kernels.sparse import folding, grouped, merge
 from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns.derived import Stretched
 from keras_attention.sequences import shapes, sizes
-from keras_attention.spec import Positions
+from keras_attention.spec import Positions, cut, padded
 
 
 def unsupported_reason(spec, query, key, value):
     """The reason this kernel cannot compute any part of a problem, or None."""
-    if spec.pattern is None and not _has_tables(spec):
+    if spec.pattern is None and not spec.has_tables:
         return "the pattern has no window and no rate"
     if query.shape[1] == 1:
         return "there is one query"
@@ -50,10 +50,7 @@ def run(spec, query, key, value):
         wide = shapes.accumulation_dtype(query, key, value)
         parts = merge.split(spec, *(ops.cast(x, wide) for x in (query, key, value)))
     needs_lse = len(parts) > 1 or blockwise.needs_lse(spec)
-    found = [
-        (blockwise.attend if _unsupported_reason(*part) else _attend)(*part, needs_lse)
-        for part in parts
-    ]
+    found = [_attend(*part, needs_lse) for part in parts]
     return blockwise.finish(spec, *merge.merge(found), dtype)
 
 
@@ -87,10 +84,6 @@ def _share(part):
     return min(1, reach / key.shape[1]) / span.rate
 
 
-def _has_tables(spec):
-    return spec.relative_keys is not None or spec.relative_values is not None
-
-
 def _unsupported_reason(spec, query, key, value):
     no_groups = grouped.unsupported_reason(spec, query, key, value)
     if no_groups is None:
@@ -104,20 +97,21 @@ def _unsupported_reason(spec, query, key, value):
     lengths = query.shape[1], key.shape[1]
     if not sizes.known(*lengths):
         return "a length is not known"
-    for array in (*spec.masks, *spec.biases):
-        if array.shape[2] != 1 and array.shape[3] != 1:
-            return "a mask or bias has all pairs"
+    if spec.has_pairs:
+        return "a mask or bias has all pairs"
     if span.rate > 1:
-        if lengths[0] != lengths[1] or positions.offset:
-            return "the pattern has a rate, and queries and keys are not one sequence"
-        if not span.by_distance:
-            return "the pattern has a rate, and depends on more than the distance"
-        if not all(bias.by_distance for bias in spec.position_biases):
-            return "the pattern has a rate, and a bias depends on more than the distance"
-        if _has_tables(spec):
-            return "the pattern has a rate, and embeddings of distances count them one by one"
-        if lengths[0] < 4 * span.rate:
-            return "the sequence is hardly longer than the rate"
+        one, by_distance = lengths[0] == lengths[1] and not positions.offset, span.by_distance
+        bias_by_distance = all(bias.by_distance for bias in spec.position_biases)
+        rate = "the pattern has a rate, and"
+        for supported, why in (
+            (one, f"{rate} queries and keys are not one sequence"),
+            (by_distance, f"{rate} depends on more than the distance"),
+            (bias_by_distance, f"{rate} a bias depends on more than the distance"),
+            (not spec.has_tables, f"{rate} embeddings of distances count them one by one"),
+            (lengths[0] >= 4 * span.rate, "the sequence is hardly longer than the rate"),
+        ):
+            if not supported:
+                return why
         return None
     width = span.left + span.right + 1
     if width < 1 or 2 * (width + strategies.requested().window) > lengths[1]:
@@ -126,7 +120,9 @@ def _unsupported_reason(spec, query, key, value):
 
 
 def _attend(spec, query, key, value, needs_lse):
-    """As `blockwise.attend`."""
+    """As `blockwise.attend`, which computes what has no other way."""
+    if _unsupported_reason(spec, query, key, value):
+        return blockwise.attend(spec, query, key, value, needs_lse)
     if grouped.unsupported_reason(spec, query, key, value) is None:
         return grouped.attend(spec, query, key, value, needs_lse)
     span = spec.pattern.span()
@@ -140,33 +136,31 @@ def _apart(spec, query, key, value, rate, needs_lse):
     length = query.shape[1]
     size = -(-length // rate)
 
-    def fold(array, axis=1):
-        """(B, T, …) as (B · rate, T / rate, …)."""
-        return folding.batched(_fit(array, axis, 0, size * rate), axis, rate, size, apart=True)
+    def whole(array, axis):
+        return _fit(array, axis, 0, size * rate)
 
     def stretched(bias):
         return dataclasses.replace(
             bias, function=lambda i, j, *arrays: bias.function(i * rate, j * rate, *arrays)
         )
 
-    fold_mask = folding.Fold(ops.shape(query)[0], rate, fold, fold, apart=True)
-    folded = spec.folded(fold_mask, Positions.of(size, size))
+    fold = folding.Fold(ops.shape(query)[0], rate, (whole, size), (whole, size), apart=True)
+    folded = spec.folded(fold, Positions.of(size, size))
     # A mask of existing keys, here and below, that is folded like the keys.
-    real = (fold_mask(ops.ones((1, 1, 1, length), "bool")),) if length % rate else ()
+    real = (fold(ops.ones((1, 1, 1, length), "bool")),) if length % rate else ()
     folded = folded.replace(
         masks=folded.masks + real,
         position_biases=tuple(map(stretched, spec.position_biases)),
         pattern=Stretched(spec.pattern, rate),
     )
-    folded = folded, fold(query), fold(key), fold(value)
-    attend = blockwise.attend if _unsupported_reason(*folded) else _attend
-    output, lse = fold_mask.back(*attend(*folded, needs_lse), size)
-    return folding.cut(output, 1, 0, length), folding.cut(lse, 2, 0, length)
+    output, lse = fold.attend(_attend, folded, query, key, value, needs_lse)
+    return cut(output, 1, 0, length), cut(lse, 2, 0, length)
 
 
 def _blocks(span, queries):
     """The number of blocks of queries, and how many queries and keys each has."""
-    # As many as the window has: fewer would read keys more often, more would mask more of them.
+    # As many queries as the window has keys: smaller blocks read keys more often, larger ones mask
+    # more of them.
     size = max(strategies.requested().window, span.left + span.right)
     return -(-queries // size), size, size + span.left + span.right
 
@@ -179,21 +173,20 @@ def _windows(spec, query, key, value, span, needs_lse):
     # The position of the first key of the first block.
     first = offset - span.left
 
-    def of_queries(array, axis=1):
-        """(B, T, …) as (B · blocks, t, …)."""
-        return folding.batched(_fit(array, axis, 0, count * size), axis, count, size)
+    def of_queries(array, axis):
+        return _fit(array, axis, 0, count * size)
 
-    def of_keys(array, axis=1):
-        """(B, S, …) as (B · blocks, s, …), the keys that each block can reach."""
+    def of_keys(array, axis):
+        """The keys that each block can reach."""
         views = -(-reach // size)
         whole = _fit(array, axis, first, (count + views - 1) * size)
-        return folding.batched(_views(whole, axis, count, views, reach), axis, count, reach)
+        return _views(whole, axis, count, views, reach)
 
     batch = ops.shape(query)[0]
-    fold_mask = folding.Fold(batch, count, of_queries, of_keys)
+    fold = folding.Fold(batch, count, (of_queries, size), (of_keys, reach))
     positions = Positions.of(size, reach, offset=span.left)
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
-        # The same distances, at positions relative to each block.
+        # Functions of positions need the true ones; the offset is still relative to the block.
         starts = ops.arange(count, dtype="int32")[:, None] * size
         own = (
             starts + (offset + ops.arange(size, dtype="int32")),
@@ -201,26 +194,21 @@ def _windows(spec, query, key, value, span, needs_lse):
         )
         of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
-    folded = spec.folded(fold_mask, positions)
-    real = fold_mask(ops.ones((1, 1, 1, keys), "bool"))
+    folded = spec.folded(fold, positions)
+    real = fold(ops.ones((1, 1, 1, keys), "bool"))
     folded = folded.replace(masks=(*folded.masks, real))
-    folded = folded, of_queries(query), of_keys(key), of_keys(value)
-    output, lse = fold_mask.back(*blockwise.attend(*folded, needs_lse), size)
-    return folding.cut(output, 1, 0, queries), folding.cut(lse, 2, 0, queries)
+    output, lse = fold.attend(blockwise.attend, folded, query, key, value, needs_lse)
+    return cut(output, 1, 0, queries), cut(lse, 2, 0, queries)
 
 
 def _fit(array, axis, start, length):
     """`length` elements of an axis from `start`, maybe negative; zeros where there are none."""
     before = min(length, max(0, -start))
-    array = folding.cut(array, axis, max(0, start), array.shape[axis])
+    array = cut(array, axis, max(0, start), array.shape[axis])
     after = length - before - array.shape[axis]
     if after < 0:
-        array = folding.cut(array, axis, 0, length - before)
-    if before or after > 0:
-        widths = [(0, 0)] * len(array.shape)
-        widths[axis] = (before, max(0, after))
-        array = ops.pad(array, widths)
-    return array
+        array = cut(array, axis, 0, length - before)
+    return padded(array, axis, before, max(0, after))
 
 
 def _views(array, axis, count, views, reach):
@@ -233,9 +221,9 @@ def _views(array, axis, count, views, reach):
 
     def forward(array):
         array = ops.reshape(array, (*before, count + views - 1, size, *after))
-        parts = [folding.cut(array, axis, view, count) for view in range(views)]
+        parts = [cut(array, axis, view, count) for view in range(views)]
         last = reach - (views - 1) * size
-        parts[-1] = folding.cut(parts[-1], axis + 1, 0, last)
+        parts[-1] = cut(parts[-1], axis + 1, 0, last)
         found = ops.concatenate(parts, axis=axis + 1)
         return (ops.reshape(found, (*before, count * reach, *after)),), ()
 
@@ -244,7 +232,7 @@ def _views(array, axis, count, views, reach):
         # A sum, rounded once.
         found, total = ops.cast(found, shapes.accumulation_dtype(found)), None
         for view in range(views):
-            part = found[(slice(None),) * (axis + 1) + (slice(view * size, (view + 1) * size),)]
+            part = cut(found, axis + 1, view * size, size)
             widths = [(0, 0)] * (len(shape) + 1)
             widths[axis] = (view, views - 1 - view)
             widths[axis + 1] = (0, size - min(size, reach - view * size))

@@ -20,7 +20,7 @@ def batched(array, axis, count, size, apart=False):
 
 
 def reordered(x, order, inverse):
-    """Tokens of `x` (B, T, …) in an order (B, T); the gradient takes by the inverse: no sum."""
+    """Tokens of `x` (B, T, …) in an order (B, T). The gradient uses the inverse, without a sum."""
     shape = backend.shape(x)
 
     def make(orders):
@@ -44,7 +44,7 @@ def real_first(mask):
     batch, length = backend.shape(mask)
     at = ops.arange(length, dtype="int32")
     inverse = ops.where(mask, before - 1, before[:, -1:] + at - before)
-    # Written to their places, and not sorted: exported programs of PyTorch cannot sort.
+    # Indices are written to their positions, not sorted: exported programs of PyTorch cannot sort.
     rows = length * ops.arange(batch, dtype="int32")[:, None]
     places = ops.reshape(rows + inverse, (-1,))
     at = ops.reshape(ops.broadcast_to(at, (batch, length)), (-1, 1))
@@ -53,27 +53,43 @@ def real_first(mask):
 
 
 class Fold:
-    """Folds arrays with T or S, not both, into `count` parts of rows: stretches, or `apart`."""
+    """Folds arrays with T or S, not both, into parts: stretches of a row, or elements `apart`.
 
-    def __init__(self, batch, count, of_queries, of_keys, apart=False):
+    Args:
+        batch: B.
+        count: the number of parts of a row.
+        queries, keys: (function, size) of each: `function(array, axis)` returns the elements of all
+            parts, each of which has `size`.
+    """
+
+    def __init__(self, batch, count, queries, keys, apart=False):
         self.batch, self.count, self.apart = batch, count, apart
-        self.of_queries, self.of_keys = of_queries, of_keys
+        self.parts = {"t": queries, "s": keys}
+
+    def along(self, array, axis, letter):
+        """An array whose axis has the queries, "t", or the keys, "s"."""
+        function, size = self.parts[letter]
+        return batched(function(array, axis), axis, self.count, size, self.apart)
 
     def __call__(self, array, axes="bhts"):
         """As `function` of `spec.mapped`."""
         if axes[0] != "b":
             return array
         for axis, (letter, size) in enumerate(zip(axes, array.shape, strict=True)):
-            if letter in "ts" and size != 1:
-                folded = (self.of_queries if letter == "t" else self.of_keys)(array, axis)
+            if letter in self.parts and size != 1:
+                folded = self.along(array, axis, letter)
                 if array.shape[0] != 1:
                     return folded
                 return ops.tile(folded, (self.batch,) + (1,) * (len(axes) - 1))
         return array if array.shape[0] == 1 else ops.repeat(array, self.count, axis=0)
 
-    def back(self, output, lse, size):
-        """The output (B, T, H, V) and lse (B, H, T) of those of parts of `size` queries."""
-        heads, features = output.shape[2:]
+    def attend(self, attend, spec, query, key, value, needs_lse):
+        """The output (B, T, H, V) and lse (B, H, T) by `attend` of a folded spec and the arrays."""
+        query, key, value = (
+            self.along(x, 1, letter) for x, letter in ((query, "t"), (key, "s"), (value, "s"))
+        )
+        output, lse = attend(spec, query, key, value, needs_lse)
+        size, heads, features = output.shape[1:]
         length = self.count * size
         lse = ops.reshape(lse, (self.batch, self.count, heads, size))
         lse = ops.transpose(lse, (0, 2, 3, 1) if self.apart else (0, 2, 1, 3))
@@ -87,10 +103,10 @@ class Fold:
 
 
 class Take:
-    """Elements along an axis by an index (N, n), whose gradient takes as well.
+    """Takes elements along an axis by an index (N, n). The gradient takes too, without a scatter.
 
-    Negative is any element. The first `every` elements of the `length` that there are, if there
-    are any, are the first ones of each of N.
+    A negative index takes any element. Each of the N begins with the first `every` elements of the
+    `length` that the axis has.
     """
 
     def __init__(self, index, length, every=0):
@@ -102,7 +118,7 @@ class Take:
         taken = flat[takers] - every
         counts = np.bincount(taken, minlength=length - every)
         number = np.arange(len(taken)) - (np.cumsum(counts) - counts)[taken]
-        # Column k has the k-th place that each element was taken to.
+        # Column k has, for each element, the k-th index that it was taken to.
         self.takers = np.full((length - every, max(1, counts.max(initial=0))), -1, "int32")
         self.takers[taken, number] = takers
 

@@ -1,8 +1,9 @@
 """Patterns with a few global tokens beside windows, in time proportional to the visible pairs.
 
-The first tokens are seen by all, and may see all (Longformer, BigBird). So attention is three
-problems: of all queries over the first keys, of all queries over the others, which `banded`
-computes, and of the first queries over all keys: merged, but for the last, which replaces rows.
+All queries see the first tokens, which may see all keys (Longformer, BigBird). So attention is
+three problems: all queries over the first keys; all queries over the other keys, which `banded`
+computes; and the first queries over all keys. The results of the first two are merged, and the
+third replaces the first rows.
 """
 
 import typing
@@ -49,7 +50,7 @@ def unsupported_reason(spec, query, key, value):
         return "the pattern has no global tokens beside a window or a rate"
     if spec.normalization is not None:
         return "only results of softmax are merged"
-    if spec.relative_keys is not None or spec.relative_values is not None:
+    if spec.has_tables:
         return "it has no embeddings of distances"
     if not sizes.known(query.shape[1], key.shape[1]):
         return "a length is not known"
@@ -81,7 +82,7 @@ def run(spec, query, key, value):
 
 
 def in_words(spec, query, key, value):
-    """What the parts are computed as, for `ops.explain`."""
+    """How each part is computed, in words for `ops.explain`."""
     union = _union(spec.pattern)
     found = [
         banded.in_words(_near(spec, union), query, key, value),

@@ -26,11 +26,10 @@ def unsupported_reason(spec, query, key, value):
     length, keys = query.shape[1], key.shape[1]
     if not sizes.known(length, keys) or not groups.prefix < length == keys <= groups.length:
         return f"the groups are those of {groups.length} queries and keys"
-    if spec.relative_keys is not None or spec.relative_values is not None:
+    if spec.has_tables:
         return "embeddings of distances are for consecutive keys"
-    for array in (*spec.masks, *spec.biases):
-        if array.shape[2] != 1 and array.shape[3] != 1:
-            return "a mask or bias has all pairs"
+    if spec.has_pairs:
+        return "a mask or bias has all pairs"
     if share(spec) > 0.5:
         return "the groups are as large as the sequence, or nearly"
     return None
@@ -60,15 +59,7 @@ def attend(spec, query, key, value, needs_lse):
     of_queries, of_keys, back, real = _takes(groups)
     batch, (count, size), keys = ops.shape(query)[0], of_queries.shape, of_keys.shape[1]
 
-    def fold_queries(array, axis=1):
-        """(B, T, …) as (B · N, t, …)."""
-        return folding.batched(of_queries(array, axis), axis, count, size)
-
-    def fold_keys(array, axis=1):
-        """(B, S, …) as (B · N, s, …)."""
-        return folding.batched(of_keys(array, axis), axis, count, keys)
-
-    fold = folding.Fold(batch, count, fold_queries, fold_keys)
+    fold = folding.Fold(batch, count, (of_queries, size), (of_keys, keys))
     alike = [bias for bias in spec.position_biases if _is_alike(bias, groups)]
     others = [bias for bias in spec.position_biases if not _is_alike(bias, groups)]
     positions = Positions.of(size, keys)
@@ -82,7 +73,7 @@ def attend(spec, query, key, value, needs_lse):
     if real is not None:
         masks.append(ops.tile(ops.convert_to_tensor(real), (batch, 1, 1, 1)))
     for bias in alike:
-        # The same in all groups: computed once.
+        # It is the same for all groups, and computed once.
         found = bias(*(ops.convert_to_tensor(x.index[groups.alike]) for x in (of_queries, of_keys)))
         biases.append(ops.reshape(found, (1,) * (4 - len(found.shape)) + tuple(found.shape)))
     folded = folded.replace(
@@ -91,8 +82,7 @@ def attend(spec, query, key, value, needs_lse):
         position_biases=tuple(others),
         pattern=None if groups.exact else spec.pattern,
     )
-    arrays = fold_queries(query), fold_keys(key), fold_keys(value)
-    output, lse = fold.back(*blockwise.attend(folded, *arrays, needs_lse), size)
+    output, lse = fold.attend(blockwise.attend, folded, query, key, value, needs_lse)
     rest = back(output, 1), back(lse, 2)
     if not groups.prefix:
         return rest
@@ -113,7 +103,7 @@ def _is_alike(bias, groups):
 
 @functools.lru_cache(maxsize=64)
 def _takes(groups):
-    """Ways into groups of queries and keys, the way back, and real keys (N, 1, 1, s) or None."""
+    """`Take`s of the queries and keys of groups, and back; a mask of keys (N, 1, 1, s) or None."""
     queries, keys, prefix = groups.queries, groups.keys, groups.prefix
     if prefix:
         first = np.broadcast_to(np.arange(prefix), (len(keys), prefix))

@@ -16,7 +16,7 @@ from keras_attention.sequences import sizes
 
 
 def merge(found):
-    """The merged output (B, T, H, V) and lse (B, H, T) of such results over different keys."""
+    """The output (B, T, H, V) and lse (B, H, T) of results (output, lse) over different keys."""
     if len(found) == 1:
         return found[0]
     largest = found[0][1]
@@ -33,9 +33,9 @@ def merge(found):
 
 
 def split(spec, query, key, value):
-    """The parts, (spec, query, key, value), of a problem; itself if there is only one."""
+    """The parts of a problem, each (spec, query, key, value); the problem itself if it has one."""
     whole = spec, query, key, value
-    if spec.relative_keys is not None or spec.relative_values is not None:
+    if spec.has_tables:
         return _by_distance(*whole)
     parts = spec.pattern.parts() if spec.pattern is not None else [None]
     if len(parts) == 1 or not _long(*whole, 4 * max(part.span().rate for part in parts)):

@@ -38,9 +38,9 @@ class Passes:
     `narrow`, which rounds each once, after its sum over the keys or queries of a tile. With
     `scale`, factors are of half precision, and products are multiplied by it, not queries.
 
-    A subclass has `_row`, the output of a block of queries; `_weights`, the weights of a tile
-    again; and maybe other `_columns`, a loop over the tiles of their keys, `_share`, what weights
-    lack, and `_of_weights` and `_less_delta`, of the gradient of weights.
+    A subclass implements `_row`, the output of a block of queries, and `_weights`, which computes
+    the weights of a tile again. It may override `_columns`, the loop over tiles of keys, `_share`,
+    a factor of the weights, and `_of_weights` and `_less_delta` of the gradient.
     """
 
     def __init__(self, tiles, inputs, wide, narrow, needs_lse, scale=None):
@@ -127,7 +127,7 @@ class Passes:
         return ops.cast(array, self.narrow)
 
     def _factor(self, array):
-        """What is narrowed whole, rather than for each product."""
+        """An array that is cast as a whole, rather than for each product."""
         return array if self.scale else self._narrow(array)
 
     def _scaled(self, array):
@@ -311,7 +311,7 @@ class Blocks(Passes):
 
 
 class Elementwise(Blocks):
-    """Weights that depend on their own scores alone; for lse stands the largest score."""
+    """Weights that depend on their own scores alone. In place of lse is the largest score."""
 
     _summed = ()
     _share = Passes._share

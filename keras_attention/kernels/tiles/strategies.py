@@ -1,6 +1,7 @@
-"""How a problem is computed: at once or in tiles, in what tiles, and by which passes over them.
+"""How a problem is computed: at once or in tiles, in which tiles, and by which passes over them.
 
-`choose` decides all of it, and tests decide it with `using`. It changes results by rounding alone.
+`choose` decides all of that from the sizes and the machine; tests decide it with `using`. A
+strategy changes results only by rounding.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ HALF_SCALES = 2**-20, 2.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strategy:
-    """How kernels compute a problem; None is what the problem and the machine decide.
+    """How kernels compute a problem. `choose` replaces None by what the problem and machine need.
 
     Args:
         few: the most scores, and elements of keys, of a problem for `few_scores`.

@@ -8,9 +8,10 @@ from keras_attention.sequences.sizes import known
 
 
 class Sums:
-    """The sums so far, of gradients by name.
+    """Sums of gradients over tiles, by name.
 
-    A dictionary of arrays and buffers goes through the loops, from `zeros`; each tile is `add`ed.
+    Loops carry a dictionary of arrays and buffers: `zeros` returns the first, and `add` one with
+    the gradients of another tile.
 
     Args:
         tiles: the `tiling.Tiling`.
@@ -73,7 +74,7 @@ class Sums:
         dtype = keras.backend.standardize_dtype(array.dtype)
         return dtype if dtype == "float64" else self.wide
 
-    # Biases: blocks of an array that broadcasts to (B, H, T', S'), of which `like` is one
+    # `like` is a bias that broadcasts to (B, H, T', S'), whose gradient is summed in blocks
 
     def _counts(self, like):
         """The number of blocks of a bias along each axis: 1 if the axis is 1."""
@@ -81,7 +82,7 @@ class Sums:
         return [1 if n == 1 else count for n, count in sizes]
 
     def _are_unshared(self, like):
-        """Whether each tile is computed, and has a block of its own in a bias."""
+        """Whether each block of a bias belongs to one tile, which is surely computed."""
         one = [known(count) and count == 1 for count in self.plan.counts]
         computed = self.tiles.span is None or one[-1]
         return computed and all(n != 1 or is_one for n, is_one in zip(like.shape, one, strict=True))

@@ -21,7 +21,7 @@ from keras_attention.kernels.semantics import MASKED
 from keras_attention.kernels.tiles import plans
 from keras_attention.sequences import masks
 from keras_attention.sequences.sizes import known, least, most, multiple, same
-from keras_attention.spec import Positions, mapped
+from keras_attention.spec import Positions, mapped, padded
 
 
 class Tile(typing.NamedTuple):
@@ -142,10 +142,7 @@ class Tiling:
         """`array` with zeros after its end along an axis, up to a multiple of `size`, not 0."""
         if multiple(length, size):
             return array
-        axis = axis % len(array.shape)
-        widths = [(0, 0)] * len(array.shape)
-        widths[axis] = (0, most(size, -(-length // size) * size) - length)
-        return ops.pad(array, widths)
+        return padded(array, axis, 0, most(size, -(-length // size) * size) - length)
 
     # Cutting
 
@@ -190,9 +187,7 @@ class Tiling:
         """An array of a tile's keys, with zeros for the other keys of the block."""
         if self._is_whole(tile):
             return array
-        widths = [(0, 0)] * len(array.shape)
-        widths[axis] = (tile.first, self.plan.keys - tile.first - tile.keys)
-        return ops.pad(array, widths)
+        return padded(array, axis, tile.first, self.plan.keys - tile.first - tile.keys)
 
     def _cut(self, tile):
         """A function for `mapped`: a tile's part of an array; axes of 1 stay 1."""

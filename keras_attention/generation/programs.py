@@ -5,6 +5,7 @@ import threading
 import keras
 
 from keras_attention.backend import backend
+from keras_attention.core.hints import Tensor
 from keras_attention.sequences import shapes
 
 # The arguments of `raise_where` while a program is traced.
@@ -32,7 +33,8 @@ def compiled_function(function, layer):
         outer = getattr(_tracing, "notes", [])
         _tracing.notes = []
         try:
-            outputs, trace, errors = function(*arrays), backend.trace_id(), {}
+            outputs, trace = function(*arrays), backend.trace_id()
+            errors: dict[str, Tensor] = {}
             for origin, message, bad in _tracing.notes:
                 # Values computed in a loop inside the function do not leave the loop.
                 if origin == trace:

@@ -1,4 +1,4 @@
-"""`MultiWorkerMirroredStrategy` on TensorFlow: training in two processes as in one."""
+"""Training in two processes is that in one: `DistributedDataParallel`, multi-worker strategies."""
 
 import contextlib
 import json
@@ -7,10 +7,45 @@ import socket
 import subprocess
 import sys
 
+import keras
 import numpy as np
+import pytest
+
+OF_TORCH = """
+import os, sys
+import keras, numpy as np, torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from tests.distribution.models import decoder, texts
+
+rank, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.set_num_threads(1)
+if count > 1:
+    dist.init_process_group("gloo")
+keras.utils.set_random_seed(0)
+model = decoder(dropout=0.0, num_key_value_heads=2)
+model.train()
+module = DistributedDataParallel(model) if count > 1 else model
+optimizer = torch.optim.SGD(model.parameters(), 0.3, momentum=0.9)
+x, y = texts()
+x, y = (torch.as_tensor(a[rank::count].copy()) for a in (x, y))
+losses = []
+for _ in range(10):
+    logits = module(x, training=True)
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten().long())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if count > 1:
+        loss = loss.detach()
+        dist.all_reduce(loss)
+        loss = loss / count
+    losses.append(float(loss))
+np.savez(sys.argv[1], np.array(losses), *model.get_weights())
+"""
 
 # TensorFlow's own loop: `fit` of Keras 3.15 raises an error, of any model.
-SCRIPT = """
+OF_TENSORFLOW = """
 import sys
 import tensorflow as tf
 
@@ -45,6 +80,7 @@ def step(batch):
 losses = [float(step(batch)) for batch in strategy.experimental_distribute_dataset(data)]
 np.savez(sys.argv[1], np.array(losses), *model.get_weights())
 """
+SCRIPTS = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW}
 
 
 def ports(count):
@@ -56,14 +92,24 @@ def ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
-def trained(tmp_path, count):
-    workers = [f"localhost:{port}" for port in ports(count)]
-    processes = []
+def trained(folder, count):
+    """The losses and the weights of each process."""
+    free, processes = ports(count), []
     for rank in range(count):
+        workers = [f"localhost:{port}" for port in free]
         task = {"type": "worker", "index": rank}
-        config = json.dumps({"cluster": {"worker": workers}, "task": task})
-        environment = {**os.environ, "TF_CONFIG": config, "TF_NUM_INTRAOP_THREADS": "1"}
-        command = [sys.executable, "-c", SCRIPT, str(tmp_path / f"{rank} of {count}.npz")]
+        environment = {
+            **os.environ,
+            "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": task}),
+            "TF_NUM_INTRAOP_THREADS": "1",
+            # What `torchrun` sets.
+            "RANK": str(rank),
+            "WORLD_SIZE": str(count),
+            "MASTER_ADDR": "localhost",
+            "MASTER_PORT": str(free[0]),
+        }
+        output = str(folder / f"{rank} of {count}.npz")
+        command = [sys.executable, "-c", SCRIPTS[keras.config.backend()], output]
         processes.append(subprocess.Popen(command, env=environment))
     try:
         assert all(process.wait(timeout=300) == 0 for process in processes)
@@ -72,14 +118,15 @@ def trained(tmp_path, count):
             process.kill()
     found = []
     for rank in range(count):
-        with np.load(tmp_path / f"{rank} of {count}.npz") as arrays:
+        with np.load(folder / f"{rank} of {count}.npz") as arrays:
             found.append([arrays[f"arr_{n}"] for n in range(len(arrays))])
     return found
 
 
+@pytest.mark.skipif(keras.config.backend() == "jax", reason="One process has all devices on JAX")
 def test_training_is_that_of_one_process(tmp_path):
     (alone,) = trained(tmp_path, 1)
+    assert alone[0][-1] < 0.9 * alone[0][0]
     for found in trained(tmp_path, 2):
         for one, other in zip(found, alone, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-    assert alone[0][-1] < 0.9 * alone[0][0]
+            np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
