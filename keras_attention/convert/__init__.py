@@ -14,8 +14,7 @@ from keras_attention.convert.huggingface import (
     start_tokens,
     to_huggingface,
 )
-from keras_attention.convert.keras_hub_layers import from_keras_hub
-from keras_attention.convert.keras_layers import from_keras
+from keras_attention.convert.keras_layers import from_keras, from_keras_hub
 from keras_attention.convert.torch_modules import from_torch
 
 __all__ = [

@@ -64,7 +64,6 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
     return utils.converter(module, "torch.nn", CONVERTERS)(module, causal)
 
 
-_ATTENTION = ("MultiheadAttention",)
 # Parts by their names there, as in the tables of Hugging Face.
 _HEADS: dict[str, Any] = {"in_proj": ("query_dense", "key_dense", "value_dense")}
 _HEADS |= {f"{role[0]}_proj": f"{role}_dense" for role in ("query", "key", "value")}
@@ -132,15 +131,12 @@ def _check_parts(module, cross_attention):
     """Rejects a block with incompatible parts; returns the features of the context."""
     check = functools.partial(utils.check_part, module)
     size, eps = check("linear1", ("Linear",)).in_features, check("norm1", ("LayerNorm",)).eps
-    attention = check("self_attn", _ATTENTION, embed_dim=size, kdim=size, vdim=size)
-    _check_attention(attention, module, "self_attn")
+    _check_attention(module, "self_attn", embed_dim=size, kdim=size, vdim=size)
     context_size = size
     if cross_attention:
-        heads = attention.num_heads
-        attention = check("multihead_attn", _ATTENTION, embed_dim=size, num_heads=heads)
-        context_size = attention.kdim
-        check("multihead_attn", _ATTENTION, vdim=context_size)
-        _check_attention(attention, module, "multihead_attn")
+        context_size = module.multihead_attn.kdim
+        same = {"embed_dim": size, "num_heads": module.self_attn.num_heads}
+        _check_attention(module, "multihead_attn", **same, vdim=context_size)
     check("linear2", ("Linear",), in_features=module.linear1.out_features, out_features=size)
     for number in (1, 2, 3) if cross_attention else (1, 2):
         check(f"norm{number}", ("LayerNorm",), eps=eps, normalized_shape=(size,))
@@ -168,17 +164,19 @@ def _activation(module):
     )
 
 
-def _check_attention(attention, block=None, name=None):
+def _check_attention(peer, name=None, **expected):
     """Rejects a `MultiheadAttention`, of a block or alone, that adds keys to its inputs."""
-    peer, part = (attention, "it") if block is None else (block, f"its part `{name}`")
+    attention, part = peer, "it"
+    if name:
+        attention = utils.check_part(peer, name, ("MultiheadAttention",), **expected)
+        part = f"its part `{name}`"
     added = {"bias_kv": attention.bias_k is not None, "zero_attn": attention.add_zero_attn}
-    for option, found in added.items():
-        if found:
-            utils.refuse(
-                peer,
-                f"{part} has add_{option}=True, one more key for every query",
-                "Append that key and value to the ones that you give the layer.",
-            )
+    for option in [option for option, found in added.items() if found]:
+        utils.refuse(
+            peer,
+            f"{part} has add_{option}=True, one more key for every query",
+            "Append that key and value to the ones that you give the layer.",
+        )
     size, heads = attention.embed_dim, attention.num_heads
     if heads * attention.head_dim != size:
         utils.refuse(

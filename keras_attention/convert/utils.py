@@ -25,7 +25,19 @@ def converter(peer, package, converters):
             "A subclass may compute something else, and of a model or a stack, convert the layers.",
         )
     check_call(peer)
+    if isinstance(peer, keras.Layer):
+        _check_weights(peer)
     return converters[cls.__name__]
+
+
+def _check_weights(layer):
+    """Rejects a Keras layer that has no weights yet, or whose weights are quantized."""
+    if not layer.built:
+        refuse(layer, "it has no weights yet", "Call or build it first.")
+    parts = [layer, *keras_private.sublayers(layer)]
+    if any(getattr(part, "quantization_mode", None) is not None for part in parts):
+        instead = "Convert the layer as it was before, and quantize the new one."
+        refuse(layer, "its weights are quantized", instead)
 
 
 def check_call(peer, part=None, name=None):
@@ -43,46 +55,28 @@ def check_call(peer, part=None, name=None):
         )
 
 
-def check_part(peer, name, classes, **expected):
-    """Rejects a peer whose part `name` was replaced by one of another class, or other attributes.
+def check_part(peer, path, classes, **expected):
+    """The part of a peer at a path, unless it was replaced by one with other attributes.
 
-    Args:
-        classes: names, of classes of the package of `peer` or of Keras.
-        expected: values of attributes.
-
-    Returns:
-        The part.
+    Its class must have one of the names `classes`, and be of the package of `peer` or of Keras.
     """
-    part = getattr(peer, name)
+    found = part(peer, path)
     packages = (type(peer).__module__.split(".")[0], "keras")
-    found = f"a {type(part).__name__}"
-    wanted = None
-    if type(part).__name__ not in classes or type(part).__module__.split(".")[0] not in packages:
-        wanted = f"a {' or '.join(classes)}"
-    for attribute, value in expected.items():
-        if wanted is None and (given := getattr(part, attribute)) is not value and given != value:
-            wanted, found = f"{attribute}={value!r}", f"{attribute}={given!r}"
-    if wanted is not None:
-        refuse(
-            peer,
-            f"its part `{name}` was replaced: expected {wanted}, and found {found}",
-            "Convert its attention alone, and put the parts together in a custom layer.",
-        )
-    check_call(peer, part, name)
-    return part
+    if type(found).__name__ not in classes or type(found).__module__.split(".")[0] not in packages:
+        _replaced(peer, path, f"a {' or '.join(classes)}", f"a {type(found).__name__}")
+    for name, value in expected.items():
+        if (given := getattr(found, name)) is not value and given != value:
+            _replaced(peer, path, f"{name}={value!r}", f"{name}={given!r}")
+    check_call(peer, found, path)
+    return found
 
 
-def check_weights(layer):
-    """Rejects a Keras layer that has no weights yet, or whose weights are quantized."""
-    if not layer.built:
-        refuse(layer, "it has no weights yet", "Call or build it first.")
-    parts = [layer, *keras_private.sublayers(layer)]
-    if any(getattr(part, "quantization_mode", None) is not None for part in parts):
-        refuse(
-            layer,
-            "its weights are quantized",
-            "Convert the layer as it was before, and quantize the new one.",
-        )
+def _replaced(peer, path, expected, found):
+    refuse(
+        peer,
+        f"its part `{path}` was replaced: expected {expected}, and found {found}",
+        "Convert its attention alone, and put the parts together in a custom layer.",
+    )
 
 
 def arguments(layer, names=""):
@@ -98,40 +92,36 @@ def assign(variable, array):
     variable.assign(np.reshape(array, variable.shape))
 
 
-# The projections of an attention with heads, by their names in Keras, and ours.
-HEADS = {f"_{role}_dense": f"_{role}_dense" for role in ("query", "key", "value", "gate", "output")}
+def heads(theirs="", ours=""):
+    """The table of `copy` for the projections of an attention, which have the same names here."""
+    names = [f"_{role}_dense" for role in ("query", "key", "value", "gate", "output")]
+    return {theirs + name: ours + name for name in names}
 
 
 def copy(peer, ours, table):
     """Copies projections, whose LoRA is merged, and norms of a Keras layer.
 
-    `table` has the paths of ours by their names; what ours does not have is left out.
+    `table` has the paths of ours by theirs; what ours does not have is left out.
     """
-    for name, path in table.items():
-        target = part(ours, path)
-        if not isinstance(target, keras.layers.LayerNormalization):
-            if target is not None:
-                _copy_dense(peer, name, target)
+    for path, target in table.items():
+        target = part(ours, target)
+        if isinstance(target, keras.layers.LayerNormalization):
+            same = {"epsilon": target.epsilon, "axis": target.axis}
+            source = check_part(peer, path, ("LayerNormalization",), **same)
+            pairs = [(target.gamma, source.gamma), (target.beta, source.beta)]
+        elif target is not None:
+            name = type(target).__name__
+            source = check_part(peer, path, (name,), activation=target.activation)
+            wanted, found = (
+                f"a kernel {tuple(x.kernel.shape)} and use_bias={x.bias is not None}"
+                for x in (target, source)
+            )
+            if found != wanted:
+                _replaced(peer, path, wanted, found.removeprefix("a kernel "))
+            pairs = [(target.kernel, source.kernel), (target.bias, source.bias)]
+        else:
             continue
-        same = {"epsilon": target.epsilon, "axis": target.axis}
-        source = check_part(peer, name, ("LayerNormalization",), **same)
-        # A norm without them scales by 1.
-        for variable, given in ((target.gamma, source.gamma), (target.beta, source.beta)):
+        # A norm without a weight scales by 1 and adds 0, as one that is new.
+        for variable, given in pairs:
             if given is not None:
                 assign(variable, given)
-
-
-def _copy_dense(peer, name, target):
-    source = check_part(peer, name, (type(target).__name__,), activation=target.activation)
-    expected, found = tuple(target.kernel.shape), tuple(source.kernel.shape)
-    if found != expected or (source.bias is None) != (target.bias is None):
-        refuse(
-            peer,
-            f"its part `{name}` was replaced: expected a kernel {expected} and "
-            f"use_bias={target.bias is not None}, and found {found} and "
-            f"use_bias={source.bias is not None}",
-            "Convert its attention alone, and put the parts together in a custom layer.",
-        )
-    assign(target.kernel, source.kernel)
-    if source.bias is not None:
-        assign(target.bias, source.bias)

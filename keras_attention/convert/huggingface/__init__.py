@@ -8,9 +8,9 @@ from typing import Any
 
 import keras
 
-from keras_attention.convert.huggingface import comparing, tensors, writing
+from keras_attention.convert.huggingface import tensors, writing
+from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
-from keras_attention.convert.huggingface.buffers import Others
 from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.core import keras_private
@@ -122,7 +122,7 @@ def to_huggingface(
         architecture, config = _read(values, "config")
         return architecture.model(config, None)
 
-    comparing.check(model, values, known, make, architecture.unsaid)
+    writing.check(model, values, known, make, architecture.unsaid)
     if not model.built:
         raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
     prefix = architecture.prefix if _has_head(config) else ""

@@ -1,12 +1,13 @@
 """An architecture of Hugging Face as a table: what its fields mean, and names of its tensors."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_attention.convert.huggingface import entries, stacks
+from keras_attention.convert.huggingface import entries
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,12 @@ class Architecture:
         tensors: the table of names of tensors, of `entries.py`.
         prefix: what these names begin with in files of models with a head.
         head: the table of names without the prefix, or a function of a model that returns it.
-        unread, unread_of, same, optional: other names in files, of `buffers.py`.
+        unread: regular expressions of tensors in published files on which no output depends, each
+            with the reason. These and those of `same` are of whole names without the prefix.
+        unread_of: the same of a class, by its name.
+        same: regular expressions of second names of a tensor, by its first. Files may have either
+            or both; if both, they must be equal: `transformers` would not tie them otherwise.
+        optional: names of tensors that are zeros in files without them.
         unsaid: options that files say by having a tensor or not.
         input_shape: from a `Config` to the shapes of inputs, with which weights are created.
     """
@@ -51,33 +57,74 @@ class Architecture:
         return entries.of(self.tensors, model, prefix) + entries.of(head, model)
 
 
-def language_model(
-    fields, block, names, tensors, further=lambda config: {}, others=None, head="lm_head", unread=()
-):
-    """The `Architecture` of a `Decoder`, whose logits may be tied.
+# Other tensors of published files: buffers, heads, and second copies
+
+# Tables that transformers computes anew: versions before 4.32 saved them, and ignore them now.
+ROTARY = {
+    r"(.*\.)?(rotary_emb(_local)?|maybe_rotary)\.(\w+_)?(inv_freq|cos_cached|sin_cached)": (
+        "wavelengths of the configuration, and tables of them"
+    )
+}
+COUNTED = {
+    r"(.*\.)?embeddings\.position_ids": "0, 1, 2 …",
+    r"(.*\.)?embeddings\.token_type_ids": "zeros: what is taken where none are given",
+}
+VERSION = {r"(encoder|decoder)\.version": "the version of the program that trained it"}
+# Tensors of heads, which a base model does not have.
+_HEADS = re.compile(
+    r"(lm_head|embed_out|proj_out|cls|predictions|sop_classifier|classifier|score|qa_outputs|"
+    r"pre_classifier|vocab_(transform|layer_norm|projector)|head|lm_predictions|mask_predictions|"
+    r"final_logits_bias|classification_head|distillation_classifier|cls_classifier|decoder\.bias)"
+    r"(\..*)?"
+)
+
+
+def causal(name):
+    """Masks of pairs that older versions saved in the attention layers, which have this `name`."""
+    return {rf"(.*\.)?{name}\.(bias|masked_bias)": "the causal mask, and what masked scores are"}
+
+
+class Others:
+    """The names of a checkpoint beside those of the entries of a model.
 
     Args:
-        fields: the table of its `config.json`.
-        block: from a `Config` and the number of a layer to options of its `TransformerBlock`,
-            beside `causal=True` and `residual="pre"`.
-        names: those of the prefix, the table of tokens, the blocks and the last norm.
-        tensors: the table of names of tensors of a block.
-        further: from a `Config` to options of "embeddings" and of "logits", and the "final_norm":
-            by default one as those of blocks are.
-        others: the table of tensors of the stack that `names` does not have, or that are not usual.
-        head: the name of the projection to logits.
-        unread: as of `Architecture`.
+        architecture: the `Architecture`.
+        kind: the class of the model, a name of `transformers`; None is the base model.
+        prefix: what the names of the model begin with.
+        base: whether it is a base model, without a head.
     """
-    prefix, tokens, blocks, norm = names.split()
-    table = f"{tokens}.weight"
-    usual = {table: "embeddings.tokens.table", blocks: entries.blocks(tensors), norm: "final_norm"}
-    return Architecture(
-        fields,
-        lambda config: stacks.decoder(config, block, further),
-        {**usual, **(others or {})},
-        prefix=prefix,
-        # The bias is of the logits themselves where they are tied.
-        head={head: "logits.dense", f"{head}.bias": "logits.bias"},
-        unread=dict(unread),
-        same={table: [rf"{head}\.weight"]},
-    )
+
+    def __init__(self, architecture, kind, prefix, base):
+        unread = {**architecture.unread, **architecture.unread_of.get(kind, {})}
+        self._unread = re.compile("|".join(f"(?:{pattern})" for pattern in unread) or r"(?!)")
+        same = architecture.same.items()
+        self._same = [(re.compile(other), name) for name, others in same for other in others]
+        self._optional = architecture.optional
+        self._first, self._prefix, self._base = architecture.prefix, prefix, base
+
+    def unread(self, name):
+        """Whether no output depends on a tensor."""
+        if self._unread.fullmatch(self._bare(name)):
+            return True
+        if not self._base:
+            return False
+        outside = bool(self._prefix) and not name.startswith(self._prefix)
+        return outside or _HEADS.fullmatch(name) is not None
+
+    def first(self, name, expected):
+        """The first name of a tensor, among those of the model; None if it is no second one."""
+        if self.unread(name):
+            return None
+        bare = self._bare(name)
+        for other, first in self._same:
+            if other.fullmatch(bare):
+                found = {f"{self._prefix}{first}", first} & expected
+                return min(found, default=None)
+        return None
+
+    def optional(self, name):
+        """Whether a tensor is of zeros in files without it."""
+        return self._bare(name) in self._optional
+
+    def _bare(self, name):
+        return name.removeprefix(self._first)

@@ -13,17 +13,9 @@ from keras_attention.convert.huggingface.fields import NEEDED
 
 
 class Config:
-    """The values of fields, by their names in a table.
+    """The values of fields by their names in a table; an error where the table does not allow them.
 
-    Args:
-        values: the fields of a file, by name.
-        fields: the table.
-        where: what the fields are of, for messages.
-        folder: the folder of the model, if there is one.
-        model_type: what the table is of, for messages.
-
-    Raises:
-        ValueError: a field is missing, not in the table, or has a value that is not supported.
+    Messages say `where` the fields are, and of which `model_type`. `folder` is that of the model.
     """
 
     def __init__(self, values, fields, where="config.json", folder=None, model_type=None):
@@ -77,6 +69,10 @@ class Config:
     def __getitem__(self, name):
         return self._found[self.first(name)]
 
+    def __contains__(self, name):
+        """Whether the table reads a field of this very name."""
+        return name in self._found
+
     def get(self, name):
         """The value of a field; None where the table does not have it."""
         return self._found.get(self.first(name))
@@ -106,19 +102,25 @@ class Config:
         return None if name is None else str(name)
 
 
+def read_json(path, wanted, received=""):
+    """What a file of JSON has; an error says what was wanted, and received."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(
+            f"{wanted}. Received: {received}{type(error).__name__}: {error}"
+        ) from error
+
+
 def read_file(folder):
     """The fields of the `config.json` of a folder, and the path of that file."""
     path = pathlib.Path(folder) / "config.json"
     if not path.parent.is_dir():
         kind = "a file" if path.parent.exists() else "nothing: download the model there first"
         raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(
-            f"`folder` must have a `config.json` of a Hugging Face model. Received: {path}, "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    values = read_json(
+        path, "`folder` must have a `config.json` of a Hugging Face model", f"{path}, "
+    )
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ValueError(f"`{path}` must be an object with a `model_type`. Received: {values!r}")
     return values, str(path)

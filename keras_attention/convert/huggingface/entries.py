@@ -3,7 +3,7 @@
 A table has names of tensors, and for each the part of a model that it is, by its path: a variable
 such as "embeddings.tokens.table", or a layer with a weight and perhaps a bias, such as
 "attention.query_dense", whose tensors are called `NAME.weight` and `NAME.bias`. A part that a model
-does not have has no tensors. Other than a path there may be
+does not have has no tensors, nor has a `Sequential`, whose layers have. There may also be
 
 - a tuple of paths: projections one after another in one tensor;
 - a function of the name and the owner of paths, which returns entries: `blocks`, `within`, and the
@@ -27,20 +27,14 @@ KERNELS = tuple(f"feed_forward.{role}_kernel" for role in ("gate", "intermediate
 
 
 class Entry(NamedTuple):
-    """One tensor.
-
-    Args:
-        name: of the tensor.
-        variables: the Keras variables that it fills.
-        split: from the tensor to the arrays of the variables, up to their shapes.
-        join: from these, in the shapes of the variables, to the tensor.
-        at: the only index of their first axis that it fills; None for all.
-    """
+    """One tensor, and the Keras variables that it fills."""
 
     name: str
     variables: tuple[Any, ...]
+    # From the tensor to the arrays of the variables, up to their shapes, and back.
     split: Callable[[np.ndarray], list[np.ndarray]]
     join: Callable[[list[np.ndarray]], np.ndarray]
+    # The only index of their first axis that it fills; None for all.
     at: int | None = None
 
     def arrays(self):
@@ -71,7 +65,7 @@ def _entries(name, owner, what):
     if isinstance(what, tuple):
         return _projections(name, [part(owner, path) for path in what])
     found = part(owner, what)
-    if found is None:
+    if found is None or isinstance(found, keras.Sequential):
         return []
     if isinstance(found, RMSNorm):
         return [_plain(f"{name}.weight", found.scale)]
@@ -108,8 +102,8 @@ def network(names, layer="feed_forward"):
 
 def gated_in_one(names):
     """Those of a network whose gate is one tensor with the layer into its hidden features."""
-    gate, *others = network("gate into out").values()
-    return _named(names, ((gate, others[0]), others[1]))
+    gate, into, out = network("gate into out").values()
+    return _named(names, ((gate, into), out))
 
 
 def block(of_norms, of_attention, of_network, heads=HEADS):
@@ -148,11 +142,7 @@ def _plain(name, variable):
 
 
 def _projections(name, layers, groups=1, inputs=1):
-    """The weight and the bias, if any, of projections one after another.
-
-    With `groups`, so many parts of each one take turns: query, key and value of the first head,
-    then of the second. `inputs` is the number of axes of inputs of a kernel.
-    """
+    """The weight and the bias, if any, of projections whose parts take turns in `groups`."""
     found = [_joined(f"{name}.weight", [layer.kernel for layer in layers], groups, inputs)]
     if layers[0].bias is not None:
         found.append(_joined(f"{name}.bias", [layer.bias for layer in layers], groups, 0))
@@ -212,12 +202,6 @@ def convolution(name, owner, path):
 def by_head(name, owner, groups, paths=HEADS):
     """Projections in one tensor whose heads take turns; `groups` is the path of how many do."""
     return _projections(name, [part(owner, path) for path in paths], groups=part(owner, groups))
-
-
-@layout
-def without_bias(name, owner, path):
-    """A projection whose bias files do not have: that of ours stays 0."""
-    return _entries(name, owner, path)[:1]
 
 
 @layout

@@ -1,4 +1,4 @@
-"""Fields of `config.json`: what a table of an architecture is made of, and what all tables share.
+"""Fields of files: what tables of them are made of, those of generation, and what all models share.
 
 A field is read, ignored or refused. Defaults are those of the classes of `transformers`.
 """
@@ -9,25 +9,15 @@ NEEDED = object()
 
 
 class Field(NamedTuple):
-    """What a field is for.
+    """What a field is for."""
 
-    Args:
-        kind: the type of its values, or a union of types; None for a field that is ignored.
-        default: its value in files without it.
-        choices: the values that are supported, none for all; or from these to what they are here.
-        least: the smallest number.
-        inside: the table of a field that is an object, which is a `Config` then.
-        same_as: the field that this is a second name of.
-        reason: why it is ignored.
-    """
-
-    kind: Any = None
+    kind: Any = None  # The type of its values, or a union; None for a field that is ignored.
     default: Any = None
-    choices: tuple | dict = ()
+    choices: tuple | dict = ()  # The supported values, or from these to what they are here.
     least: float | None = None
-    inside: dict | None = None
-    same_as: str | None = None
-    reason: str = ""
+    inside: dict | None = None  # The table of a field that is an object, which is a `Config` then.
+    same_as: str | None = None  # The field that this is a second name of.
+    reason: str = ""  # Why it is ignored.
 
 
 def each(names, field):
@@ -96,7 +86,7 @@ def ignored(reason, names):
 
 def off(names):
     """Fields that are not read, and would be of another model if on, as a part of a table."""
-    return each(names, only(False, None))
+    return each(names, Field(object, False, {False: None, None: None}))
 
 
 # Names of Hugging Face for activations, and ours.
@@ -110,6 +100,109 @@ def activation(default, **others):
     return Field(str, default, {**ACTIVATIONS, **others})
 
 
+# Settings for generation, of `generation_config.json` or `config.json`. Null is an absent field.
+
+_TOKEN, _TOKENS = read(None, int | None), read((), list)
+
+
+def _off(names, *neutral):
+    """Settings that have no equivalent here, and are refused unless they change nothing."""
+    return each(names, only(None, *neutral))
+
+
+# Fields that set the first tokens of a target.
+START = {
+    **each("decoder_start_token_id bos_token_id no_timestamps_token_id", _TOKEN),
+    "forced_decoder_ids": _TOKENS,
+    "language": read(None, str | list | None),
+    "task": read(None, str | None),
+    **each("lang_to_id task_to_id", read({}, dict)),
+    "return_timestamps": read(False, bool),
+}
+_ALWAYS = {
+    **each("eos_token_id forced_eos_token_id", read(None, int | list | None)),
+    **each("pad_token_id bos_token_id forced_bos_token_id", _TOKEN),
+    **each("suppress_tokens begin_suppress_tokens bad_words_ids sequence_bias", _TOKENS),
+    # In `config.json` of old files of BART.
+    "force_bos_token_to_be_generated": read(False, bool),
+    **each("min_length no_repeat_ngram_size", read(0, least=0)),
+    "min_new_tokens": read(None, int | None, least=0),
+    "repetition_penalty": read(1.0),
+    **ignored(
+        "of the first tokens of a target, which `start_tokens` reads",
+        " ".join(START.keys() - {"bos_token_id", "return_timestamps"}),
+    ),
+    **ignored(
+        "`max_tokens` is the caller's, for whose number of tokens `start` makes caches too",
+        "max_length max_new_tokens",
+    ),
+    **ignored("which function is called says it", "do_sample"),
+    **ignored(
+        "of what else is returned",
+        """
+        output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
+        """,
+    ),
+    **ignored(
+        "of how fast the same tokens are found",
+        """
+        use_cache use_mtp cache_implementation cache_config max_cache_len prefill_chunk_size
+        compile_config disable_compile continuous_batching_config low_memory num_assistant_tokens
+        num_assistant_tokens_schedule prompt_lookup_num_tokens max_matching_ngram_size
+        assistant_early_exit assistant_confidence_threshold assistant_lookbehind target_lookbehind
+        speculation_type
+        """,
+    ),
+    **ignored("NaN is an error here", "remove_invalid_values"),
+    **ignored(
+        "of the program that wrote the file",
+        "transformers_version _from_model_config _commit_hash _name_or_path trust_remote_code",
+    ),
+    **ignored(
+        "of Whisper's time stamps and long recordings",
+        """
+        alignment_heads is_multilingual max_initial_timestamp_index prev_sot_token_id
+        median_filter_width
+        """,
+    ),
+    **_off("return_timestamps is_assistant token_healing", False),
+    **_off("encoder_repetition_penalty guidance_scale", 1.0),
+    **_off("encoder_no_repeat_ngram_size diversity_penalty penalty_alpha", 0),
+    **_off("num_beam_groups", 1),
+    **_off(
+        """
+        exponential_decay_length_penalty watermarking_config stop_strings max_time constraints
+        force_words_ids dola_layers assistant_ensemble_weight
+        """
+    ),
+}
+_SAMPLING = {
+    **each("temperature top_p", read(None, float | None)),
+    # 0 is no limit.
+    **defaults(min_p=0.0),
+    "top_k": read(50, least=0),
+    **_off("typical_p", 1.0),
+    **_off("epsilon_cutoff eta_cutoff", 0),
+    **_off("top_h"),
+}
+_BEAMS = {
+    **defaults(num_beams=1, num_return_sequences=1),
+    "length_penalty": read(1.0, least=0),
+    "early_stopping": Field(str, False, {False: "estimate", True: "first", "never": "exact"}),
+    # Sums are of log-probabilities that are not normalized again.
+    **_off("renormalize_logits", False),
+}
+_NO_SAMPLING = ignored("of sampling", " ".join(_SAMPLING))
+_NO_BEAMS = ignored("of beam search", " ".join(_BEAMS))
+# Settings by the name of the function that uses them.
+GENERATION = {
+    "greedy": {**_ALWAYS, **_NO_SAMPLING, **_NO_BEAMS},
+    "sample": {**_ALWAYS, **_SAMPLING, **_NO_BEAMS},
+    "beam_search": {**_ALWAYS, **_NO_SAMPLING, **_BEAMS},
+}
+
+# Configurations of models
+
 # Fields of every architecture.
 COMMON = {
     "model_type": read("", str),
@@ -117,32 +210,19 @@ COMMON = {
     **ignored(
         "of the program that wrote the file, or that runs the model",
         """
-        _name_or_path name_or_path _commit_hash transformers_version auto_map torch_dtype dtype
-        use_cache cache_implementation return_dict output_attentions output_hidden_states
-        output_past torchscript pruned_heads use_bfloat16 gradient_checkpointing
-        chunk_size_feed_forward pretraining_tp is_encoder_decoder
-        _attn_implementation attn_implementation _attn_implementation_autoset
-        _attn_implementation_internal _flash_attn_2_enabled use_flash_attn
-        use_reentrant_checkpointing xla_device unsloth_version unsloth_fixed sentence_transformers
+        name_or_path auto_map torch_dtype dtype return_dict output_past torchscript pruned_heads
+        use_bfloat16 gradient_checkpointing use_reentrant_checkpointing chunk_size_feed_forward
+        pretraining_tp is_encoder_decoder _attn_implementation attn_implementation
+        _attn_implementation_autoset _attn_implementation_internal _flash_attn_2_enabled
+        use_flash_attn xla_device unsloth_version unsloth_fixed sentence_transformers
         transformers.js_config author license
         """,
     ),
-    **ignored(
-        "of generation: `generation_fields.py` has their table",
-        """
-        bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id mask_token_id
-        decoder_start_token_id forced_bos_token_id forced_eos_token_id forced_decoder_ids
-        force_bos_token_to_be_generated suppress_tokens begin_suppress_tokens bad_words_ids
-        max_length max_new_tokens min_length min_new_tokens num_beams num_beam_groups
-        num_return_sequences length_penalty diversity_penalty repetition_penalty
-        encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
-        exponential_decay_length_penalty top_k top_p typical_p temperature early_stopping do_sample
-        sequence_bias remove_invalid_values return_dict_in_generate output_scores
-        """,
-    ),
+    **ignored("of generation", " ".join({**GENERATION["greedy"], **START})),
+    **ignored("a special token", "sep_token_id cls_token_id unk_token_id mask_token_id"),
     **ignored(
         "of a tokenizer, or of what else prepares inputs",
-        "prefix tokenizer_class tokenizer_name processor_class language model_max_length",
+        "prefix tokenizer_class tokenizer_name processor_class model_max_length",
     ),
     **ignored(
         "of training, and of heads for tasks that are not read",

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from keras_attention.convert.huggingface.generation_fields import (
-    FIELDS,
-    ONE_START,
-    PAIRS,
-    START,
-    read_settings,
-)
+from keras_attention.convert.huggingface.architectures import pairs
+from keras_attention.convert.huggingface.config import Config, read_file, read_json
+from keras_attention.convert.huggingface.fields import GENERATION, START
 from keras_attention.generation import Constraints
 from keras_attention.sequences import shapes
 
-_STOPPING = {True: "first", False: "estimate", None: "estimate", "never": "exact"}
+# Arguments of each function, by the settings that have them.
+_ARGUMENTS = {
+    "greedy": {},
+    "sample": {name: name for name in ("temperature", "top_p", "min_p", "top_k")},
+    "beam_search": {
+        **{name: name for name in ("num_beams", "length_penalty")},
+        **{"num_return_sequences": "num_return", "early_stopping": "stopping"},
+    },
+}
 
 
 def generation_options(
@@ -57,51 +62,38 @@ def generation_options(
     ...     **convert.generation_options("bart", "beam_search"),
     ... )
     """
-    shapes.check_choice("method", method, tuple(FIELDS))
-    settings = read_settings(folder, FIELDS[method], ignore)
+    shapes.check_choice("method", method, tuple(GENERATION))
+    settings = _read_settings(folder, GENERATION[method], ignore)
     stops = settings["eos_token_id"]
     stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
     pad = settings["pad_token_id"]
+    found = {ours: settings[name] for name, ours in _ARGUMENTS[method].items()}
+    if method == "sample":
+        # 0 means no limit.
+        limits = {name: found[name] or None for name in ("min_p", "top_k")}
+        found = {name: x for name, x in {**found, **limits}.items() if x is not None}
     return {
         "stop_tokens": stops,
         "pad_token": pad if pad is not None else next(iter(stops), 0),
         "constraints": _constraints(settings, stops),
-        **_of_method(settings, method),
+        **found,
+        **({"length_rule": "power"} if method == "beam_search" else {}),
     }
 
 
-def _of_method(settings, method):
-    if method == "beam_search":
-        penalty = settings["length_penalty"]
-        return {
-            "num_beams": settings["num_beams"] or 1,
-            "num_return": settings["num_return_sequences"] or 1,
-            "length_penalty": 1.0 if penalty is None else penalty,
-            "length_rule": "power",
-            "stopping": _STOPPING[settings["early_stopping"]],
-        }
-    if method == "sample":
-        found = {name: settings[name] for name in ("temperature", "top_p", "min_p")}
-        # Null is the default, 50; 0 means no limit, as a `min_p` of 0 does.
-        found["top_k"] = 50 if settings["top_k"] is None else settings["top_k"] or None
-        found["min_p"] = found["min_p"] or None
-        return {name: value for name, value in found.items() if value is not None}
-    return {}
-
-
 def _constraints(settings, stops):
-    first = settings["forced_bos_token_id"]
+    """The `Constraints` of settings; None where there are none."""
+    first, last = settings["forced_bos_token_id"], settings["forced_eos_token_id"]
     if settings["force_bos_token_to_be_generated"]:
         first = settings["bos_token_id"]
-    last = settings["forced_eos_token_id"]
     if isinstance(last, list):
         if len(last) != 1:
             _refuse(settings, "forced_eos_token_id", "one token")
         last = last[0]
     # The number of new tokens takes precedence.
-    least, length = settings["min_new_tokens"], settings["min_length"] or 0
-    if settings.model_type in ONE_START:
-        # That of all counts the start token.
+    least, length = settings["min_new_tokens"], settings["min_length"]
+    if settings.model_type in pairs.ARCHITECTURES.keys() - {"whisper"}:
+        # That of all counts the only start token.
         least = max(length - 1, 0) if least is None else least
     else:
         # Both depend on the length of the prompt, which only a call knows.
@@ -109,24 +101,19 @@ def _constraints(settings, stops):
             _refuse(settings, "min_length", "0 or null, with 'min_new_tokens' in its place")
         if first is not None:
             _refuse(settings, "forced_bos_token_id", "null")
-    bias: dict[Sequence[int], float] = {}
-    for pair in settings["sequence_bias"] or ():
+    for pair in settings["sequence_bias"]:
         given = pair if isinstance(pair, list) and len(pair) == 2 else [None, None]
         if not isinstance(given[0], list) or not all(isinstance(x, int) for x in given[0]):
             _refuse(settings, "sequence_bias", "a list of pairs, of tokens and a number")
-        bias[tuple(pair[0])] = pair[1]
-    penalty = settings["repetition_penalty"]
+    same = "suppress_tokens begin_suppress_tokens repetition_penalty no_repeat_ngram_size"
     found = Constraints(
-        suppress_tokens=settings["suppress_tokens"] or (),
-        begin_suppress_tokens=settings["begin_suppress_tokens"] or (),
         forced_first_token=first,
         forced_last_token=last,
         # That which ends a text is no bad word.
-        bad_words=[w for w in settings["bad_words_ids"] or () if w not in [[s] for s in stops]],
-        sequence_bias=bias,
+        bad_words=[w for w in settings["bad_words_ids"] if w not in [[s] for s in stops]],
+        sequence_bias={tuple(tokens): bias for tokens, bias in settings["sequence_bias"]},
         min_tokens=least or 0,
-        repetition_penalty=1.0 if penalty is None else penalty,
-        no_repeat_ngram_size=settings["no_repeat_ngram_size"] or 0,
+        **{name: settings[name] for name in same.split()},
     )
     return None if found == Constraints() else found
 
@@ -159,10 +146,10 @@ def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
     >>> convert.start_tokens("marian")  # doctest: +SKIP
     [58100]
     """
-    settings = read_settings(folder, START, others=True)
-    if settings.model_type not in PAIRS:
+    settings = _read_settings(folder, START, others=True)
+    if settings.model_type not in pairs.ARCHITECTURES:
         raise ValueError(
-            f"`folder` must be of a model of two sequences, one of {sorted(PAIRS)}. "
+            f"`folder` must be of a model of two sequences, one of {sorted(pairs.ARCHITECTURES)}. "
             f"Received: model_type={settings.model_type!r}, whose text starts with its prompt"
         )
     first = settings["decoder_start_token_id"]
@@ -177,11 +164,9 @@ def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
 
 def _of_whisper(settings):
     """What follows the start token: of a language, of a task, and for no time stamps."""
-    language, task = settings["language"], settings["task"]
-    languages, tasks = settings["lang_to_id"] or {}, settings["task_to_id"] or {}
-    found = []
+    language, task, languages = settings["language"], settings["task"], settings["lang_to_id"]
     if language is None and task is None:
-        forced = settings["forced_decoder_ids"] or []
+        forced = settings["forced_decoder_ids"]
         if not all(
             isinstance(x, list) and len(x) == 2 and x[0] == n + 1 for n, x in enumerate(forced)
         ):
@@ -191,7 +176,7 @@ def _of_whisper(settings):
     else:
         found = [
             languages.get(f"<|{language}|>", languages.get(str(language))),
-            tasks.get(task or "transcribe"),
+            settings["task_to_id"].get(task or "transcribe"),
         ]
     if None in found or (languages and not found):
         raise ValueError(
@@ -203,3 +188,29 @@ def _of_whisper(settings):
     if silent is None or settings["return_timestamps"] or found[-1:] == [silent]:
         return found
     return [*found, silent]
+
+
+def _read_settings(folder, table, ignore=(), others=False):
+    """The settings of a folder that a table has, None where there are none.
+
+    They are those of `generation_config.json`, or of `config.json` in folders without it, as in
+    `transformers`. The former may have no `others`, or this is an error.
+    """
+    config, where = read_file(folder)
+    path = pathlib.Path(folder) / "generation_config.json"
+    values, own = config, path.is_file()
+    if own:
+        where, wanted = str(path), f"`{path}` must be an object of JSON"
+        values = read_json(path, wanted)
+        if not isinstance(values, dict):
+            raise ValueError(f"{wanted}. Received: {values!r}")
+    strange = sorted(set(ignore) - table.keys() - values.keys())
+    if strange:
+        raise ValueError(
+            "`ignore` must have names of settings for generation. "
+            f"Received: {strange}, which `{where}` does not have either"
+        )
+    values = {k: x for k, x in values.items() if x is not None and k not in ignore}
+    if others or not own:
+        values = {k: x for k, x in values.items() if k in table}
+    return Config(values, table, where, folder, config["model_type"])

@@ -46,75 +46,27 @@ def fields_by_type(length, bases):
 
 
 def rotary(
-    config, size, fraction=None, base="rope_theta", default=None, kinds=KINDS, layout="half_split"
+    config,
+    size,
+    fraction=None,
+    base="rope_theta",
+    default=None,
+    kinds=KINDS,
+    layout="half_split",
+    given=None,
 ):
-    """The rotary positions of all layers.
+    """The rotary positions of all layers, whose heads have `size` features.
 
-    Args:
-        config: the configuration.
-        size: features of each head.
-        fraction: the field of the part of features that is rotated; None where all are.
-        base: the field of the longest wavelength.
-        default: `rope_parameters` of files that lack them.
-        kinds: ours by the names of kinds.
-        layout: which features are a pair.
+    `fraction` is the field of the part of features that is rotated, None where all are; `base` that
+    of the longest wavelength; `default` has `rope_parameters` of files that lack them; `kinds` has
+    ours by the names of kinds; `layout` says which features are a pair; and `given` has parameters
+    that replace those of the configuration.
     """
-    given, original = _given(config), config["original_max_position_embeddings"]
-    if default and not given.values and config.values.get("rope_parameters") is None:
-        given = _inside(config, default, "rope_parameters")
-    return _rotary(config, given, size, base, fraction, kinds, layout, original)
-
-
-def scale(config, size):
-    """The multiplier of scores of `size` features, by DeepSeek's field `mscale_all_dim` too."""
-    given = _given(config)
-    multiplier = given["mscale_all_dim"]
-    if not multiplier or _kind(given, KINDS) == "default":
-        return size**-0.5
-    return size**-0.5 * _multiplier(multiplier, _there(given, "factor")) ** 2
-
-
-def rotary_by_type(config, size, bases, scaled):
-    """The rotary positions of each type of layers.
-
-    Args:
-        config: the configuration.
-        size: features of each head.
-        bases: as of `fields_by_type`.
-        scaled: the types that `rope_scaling` is of.
-    """
-    found = {}
-    for name, (base, _) in bases.items():
-        given = config["rope_parameters"][name]
-        if name in scaled:
-            values = {**given.values, **config["rope_scaling"].values}
-            given = _inside(config, values, f"rope_parameters[{name!r}]")
-        # `transformers` looks for it beside the types.
-        given.require("truncate", True)
-        found[name] = _rotary(config, given, size, base)
-    return found
-
-
-def _given(config):
-    """The parameters of positions; if a file has both fields, `rope_scaling` is used."""
-    return config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
-
-
-def _inside(config, values, name):
-    return Config(values, _INSIDE, f"{name} of {config.where}", model_type=config.model_type)
-
-
-def _kind(given, kinds):
-    name = given["rope_type"] or given["type"] or "default"
-    if name not in kinds:
-        given.refuse("rope_type", f"one of {tuple(kinds)}", repr(name))
-    return kinds[name]
-
-
-def _rotary(
-    config, given, size, base, fraction=None, kinds=KINDS, layout="half_split", original=None
-):
-    """The rotary positions of `size` features, as of `rotary`; what is in `given` wins."""
+    original = None
+    if given is None:
+        given, original = _given(config), config["original_max_position_embeddings"]
+        if default and not given.values and config.values.get("rope_parameters") is None:
+            given = _inside(config, default, "rope_parameters")
     kind, part, dim = _kind(given, kinds), given["partial_rotary_factor"], size
     if fraction is not None:
         dim = int(size * (config[fraction] if part is None else part))
@@ -136,6 +88,45 @@ def _rotary(
         layout=layout,
         **_options(given, kind, longest, original),
     )
+
+
+def scale(config, size):
+    """The multiplier of scores of `size` features, by DeepSeek's field `mscale_all_dim` too."""
+    given = _given(config)
+    multiplier = given["mscale_all_dim"]
+    if not multiplier or _kind(given, KINDS) == "default":
+        return size**-0.5
+    return size**-0.5 * _multiplier(multiplier, _there(given, "factor")) ** 2
+
+
+def rotary_by_type(config, size, bases, scaled):
+    """The rotary positions of each type of layers; `rope_scaling` is of the types `scaled`."""
+    found = {}
+    for name, (base, _) in bases.items():
+        given = config["rope_parameters"][name]
+        if name in scaled:
+            values = {**given.values, **config["rope_scaling"].values}
+            given = _inside(config, values, f"rope_parameters[{name!r}]")
+        # `transformers` looks for it beside the types.
+        given.require("truncate", True)
+        found[name] = rotary(config, size, base=base, given=given)
+    return found
+
+
+def _given(config):
+    """The parameters of positions; if a file has both fields, `rope_scaling` is used."""
+    return config["rope_scaling"] if config["rope_scaling"].values else config["rope_parameters"]
+
+
+def _inside(config, values, name):
+    return Config(values, _INSIDE, f"{name} of {config.where}", model_type=config.model_type)
+
+
+def _kind(given, kinds):
+    name = given["rope_type"] or given["type"] or "default"
+    if name not in kinds:
+        given.refuse("rope_type", f"one of {tuple(kinds)}", repr(name))
+    return kinds[name]
 
 
 def _there(given, name):

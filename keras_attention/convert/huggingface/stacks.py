@@ -3,6 +3,8 @@
 import keras
 
 from keras_attention import activations, patterns
+from keras_attention.convert.huggingface import entries, rope
+from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.position_embedding import LearnedPositionEmbedding
@@ -10,21 +12,53 @@ from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
 from keras_attention.models import Decoder, Embeddings, Logits
 
 
-def decoder(config, block, further):
-    """The `Decoder` of a configuration: see `language_model`."""
-    options = {"embeddings": {}, "logits": {}, **further(config)}
-    made = blocks(config, lambda n: {"causal": True, "residual": "pre", **block(config, n)})
-    return Decoder(
-        made,
-        embeddings(config, **options["embeddings"]),
-        options["final_norm"] if "final_norm" in options else _final_norm(made[-1]),
-        _language_logits(config, **options["logits"]),
+def language_model(
+    fields,
+    names,
+    tensors,
+    block=lambda config, n: {},
+    *,
+    further=lambda config: {},
+    others=None,
+    head="lm_head",
+    unread=(),
+    **options,
+):
+    """The `Architecture` of a `Decoder`, whose logits may be tied.
+
+    `names` are those of the prefix, the table of tokens, the blocks and the last norm; `tensors`
+    and `others` are the tables of a block, and of what `names` does not have. `block` is from a
+    `Config` and the number of a layer to options of its block, beside those that its fields say;
+    `options` are of all blocks. `further` is from a `Config` to options of "embeddings" and of
+    "logits", and the "final_norm": by default one as those of blocks are. `head` is the name of
+    the projection to logits.
+    """
+    prefix, tokens, layers, norm = names.split()
+    table = f"{tokens}.weight"
+    usual = {table: "embeddings.tokens.table", layers: entries.blocks(tensors), norm: "final_norm"}
+    options = {"causal": True, "residual": "pre", **options}
+
+    def make(config):
+        made = blocks(config, lambda n: {**options, **block(config, n)})
+        parts = {"embeddings": {}, "logits": {}, "final_norm": _final_norm, **further(config)}
+        final_norm = parts["final_norm"]
+        return Decoder(
+            made,
+            embeddings(config, **parts["embeddings"]),
+            final_norm(made[-1]) if final_norm is _final_norm else final_norm,
+            _language_logits(config, **parts["logits"]),
+        )
+
+    return Architecture(
+        fields,
+        make,
+        {**usual, **(others or {})},
+        prefix=prefix,
+        # The bias is of the logits themselves where they are tied.
+        head={head: "logits.dense", f"{head}.bias": "logits.bias"},
+        unread=dict(unread),
+        same={table: [rf"{head}\.weight"]},
     )
-
-
-def blocks(config, options, count="num_hidden_layers"):
-    """Blocks of the options of each, a function of its number; `count` is the field of how many."""
-    return [TransformerBlock(**options(n), name=f"block_{n}") for n in range(config[count])]
 
 
 def _final_norm(block):
@@ -64,40 +98,94 @@ def layer_norm(epsilon, name="norm", **options):
     return keras.layers.LayerNormalization(epsilon=epsilon, name=name, **options)
 
 
-# Inside blocks
-
-# The names of the fields of an activation, and of the epsilon of norms: a table reads one of each.
-_ACTIVATION = ("hidden_act", "activation_function", "hidden_activation", "activation")
-_EPSILON = ("layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "norm_epsilon")
+def norm(config, name="norm", **options):
+    """A `LayerNormalization` with the epsilon of the configuration."""
+    return layer_norm(epsilon(config), name, **options)
 
 
-def block(config, norm="layer", **options):
-    """The options of a block, whose usual fields are found by their names; `options` win.
+# Blocks
 
-    The epsilon is of norms that `norm` names: a layer has one of its own.
+# Options of a block by the fields that a table has: an architecture says only what differs.
+_OPTIONS = {
+    "intermediate_dim": lambda config, n: (
+        _first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
+        or 4 * config["hidden_size"]
+    ),
+    "num_heads": lambda config, n: config.get("num_attention_heads"),
+    "activation": lambda config, n: _first(
+        config, "hidden_act activation_function hidden_activation activation"
+    ),
+    "norm": lambda config, n: "rms" if "rms_norm_eps" in config else "layer",
+    "layer_norm_epsilon": lambda config, n: epsilon(config),
+    "use_bias": lambda config, n: _use_bias(config),
+}
+# Those of its attention, unless a layer is given for it.
+_OF_ATTENTION = {
+    "key_dim": lambda config, n: head_size(config) if "head_dim" in config else None,
+    "num_key_value_heads": lambda config, n: (
+        (config["num_key_value_heads"] or config["num_attention_heads"])
+        if "num_key_value_heads" in config
+        else None
+    ),
+    "pattern": lambda config, n: _windows(config, n),
+    "position": lambda config, n, **rotary: (
+        rope.rotary(config, head_size(config), **rotary) if "rope_parameters" in config else None
+    ),
+}
+
+
+def blocks(config, options, count="num_hidden_layers"):
+    """Blocks with the options of each, a function of its number, beside those of `block`.
+
+    `count` is the field of the number of blocks.
     """
+    return [
+        TransformerBlock(**block(config, n, **options(n)), name=f"block_{n}")
+        for n in range(config[count])
+    ]
+
+
+def block(config, n=0, rotary=None, **options):
+    """The options of block `n` that its fields say, of which `options` win.
+
+    `rotary` are options of its rotary positions. The epsilon is of norms that `norm` names: a layer
+    has one of its own.
+    """
+    of_fields = {**_OPTIONS, **({} if "attention" in options else _OF_ATTENTION)}
     found = {
-        "intermediate_dim": config.get("intermediate_size"),
-        "num_heads": config.get("num_attention_heads"),
-        "activation": _first(config, _ACTIVATION),
-        "layer_norm_epsilon": epsilon(config) if isinstance(_first_norm(norm), str) else None,
+        name: read(config, n, **(rotary or {}) if name == "position" else {})
+        for name, read in of_fields.items()
+        if name not in options
     }
-    found = {name: value for name, value in found.items() if value is not None}
-    return {**found, "norm": norm, **options}
+    found = {**{name: value for name, value in found.items() if value is not None}, **options}
+    if not isinstance(_first_norm(found["norm"]), str):
+        found.pop("layer_norm_epsilon", None)
+    return found
 
 
 def epsilon(config):
     """The epsilon of norms; None if no field has it."""
-    return _first(config, _EPSILON)
+    names = "layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps norm_epsilon"
+    return _first(config, names)
 
 
 def _first(config, names):
-    return next((config.get(name) for name in names if config.get(name) is not None), None)
+    """The value of the first of these fields that is not null."""
+    values = (config.get(name) for name in names.split())
+    return next((value for value in values if value is not None), None)
 
 
 def _first_norm(norm):
     """The norm before attention, of the `norm` of a block."""
     return norm.get("attention", "layer") if isinstance(norm, dict) else norm
+
+
+def _use_bias(config):
+    """Whether projections have biases; if no field says it, those beside an RMSNorm have none."""
+    biases = _first(config, "attention_bias use_bias bias enable_bias")
+    if biases is None:
+        return False if "rms_norm_eps" in config else None
+    return biases if config.get("mlp_bias") is None else config.require("mlp_bias", biases)
 
 
 def head_size(config):
@@ -129,10 +217,22 @@ def window_by_type(config, n, size, slides):
     if size is None and "sliding_attention" in types:
         wanted = "a number, and in use, where layers are of 'sliding_attention'"
         config.refuse("sliding_window", wanted, f"{config['sliding_window']}, layer_types={types}")
-    return window(size) if types[n] == "sliding_attention" else None
+    return _window(size) if types[n] == "sliding_attention" else None
 
 
-def window(size):
+def _windows(config, n):
+    """The pattern of a layer beside the causal one, by the fields of windows."""
+    size = None if config.get("use_sliding_window") is False else config.get("sliding_window")
+    if "layer_types" not in config:
+        return _window(size)
+    # The first layers see all, or the last of each period.
+    first, period = config.get("max_window_layers"), config.get("sliding_window_pattern") or 2
+    if first is None:
+        return window_by_type(config, n, size, lambda n: (n + 1) % period)
+    return window_by_type(config, n, size, lambda n: size is not None and n >= first)
+
+
+def _window(size):
     """The pattern of the last `size` tokens, beside the causal one; None for all of them."""
     return None if size is None else patterns.SlidingWindow(size - 1, 0)
 

@@ -130,9 +130,8 @@ class _File:
 def read(entries, checkpoint, give, others):
     """Lets the variables of `entries` be read from a `Checkpoint`, which must have these tensors.
 
-    `give` takes a variable and a function of a shape and a dtype, from which it gets its value.
-
-    `others` are the `Others` that the checkpoint may have beside them.
+    `give` takes a variable and a function of a shape and a dtype, from which it gets its value. The
+    checkpoint may have `others` beside them.
     """
     names = checkpoint.names
     entries = [e for e in entries if e.name in names or not others.optional(e.name)]

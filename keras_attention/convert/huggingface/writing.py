@@ -1,7 +1,7 @@
-"""A folder of a model: its tensors and its configuration, and nothing left of a former one.
+"""Writing a folder: whether a configuration is that of a model, and both files.
 
-Both files are written aside and then take the place of those that are there, so that an error
-halfway leaves the folder as it was.
+Both are written aside and then take the place of those that are there, so that an error halfway
+leaves the folder as it was.
 """
 
 import json
@@ -66,3 +66,90 @@ def _replace(path, write):
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+# Comparing a configuration with a model
+
+# Arguments that change nothing in what a trained model computes.
+_FREE = ("name", "trainable", "dtype", "metadata", "seed", "module", "registered_name")
+# What Keras adds once a layer is built.
+_BUILT = ("build_config", "build_input_shape")
+_FREE_ENDS = ("dropout", "initializer", "regularizer", "constraint")
+_ABSENT = object()
+
+
+def check(model, values, known, make, free=()):
+    """Raises unless `make` makes a model with the options of `model` of the fields `values`.
+
+    Options are the arguments of constructors, those of all parts included, except the names `free`.
+    `known` are the fields that the model came with, or None.
+    """
+    options = dict(_options(model.get_config(), free))
+    # The names of those that are not as the model came with.
+    names = sorted(values.keys() | (known or {}).keys())
+    fields = [x for x in names if known is not None and values.get(x) != known.get(x)]
+    try:
+        made = make(values)
+    except ValueError as error:
+        raise ValueError(f"{_received(values, fields)}of which none is made: {error}") from error
+    if not isinstance(model, type(made)):
+        raise ValueError(
+            f"`config` must describe `model`, which must be a {type(made).__name__}. "
+            f"Received: {model!r}"
+        )
+    wanted = dict(_options(made.get_config(), free))
+    at = _difference(wanted, options)
+    if at is None:
+        return
+    # The fields that make a difference by themselves, if any does.
+    alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
+    would, has = (repr(x[at]) if at in x else "not there" for x in (wanted, options))
+    raise ValueError(
+        f"{_received(values, alone or fields)}with which {at} would be {would}, where the model "
+        f"has {has}"
+    )
+
+
+def _received(values, fields):
+    given = "".join(f"{name}={values.get(name)!r}, " for name in fields)
+    return f"`config` must be the configuration of `model`. Received: {given}"
+
+
+def _matters(values, make, free, options):
+    """Whether fields are of another model; null is as if a field were absent."""
+    values = {name: value for name, value in values.items() if value is not None}
+    try:
+        return _difference(dict(_options(make(values).get_config(), free)), options) is not None
+    except ValueError:
+        return True
+
+
+def _options(value, free, path=""):
+    """The options in a configuration that are not free, each with its path; classes are options."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS):
+                # Without the levels of serialized objects.
+                of_object = name in ("class_name", "config")
+                yield from _options(
+                    inner, free, path if of_object else f"{path}.{name}".lstrip(".")
+                )
+    elif isinstance(value, (list, tuple)):
+        # A `Sequential` begins with an input once it is built.
+        dicts = [x if isinstance(x, dict) else {} for x in value]
+        kept = zip(value, dicts, strict=True)
+        parts = [x for x, given in kept if given.get("class_name") != "InputLayer"]
+        # A built norm has a list of its only axis.
+        alone = len(parts) == 1 and not isinstance(parts[0], dict)
+        if not alone:
+            yield f"the number of `{path}`", len(parts)
+        for n, part in enumerate(parts):
+            yield from _options(part, free, path if alone else f"{path}[{n}]")
+    else:
+        yield f"`{path}`", value
+
+
+def _difference(first, second):
+    """The path of the first option that differs, or None."""
+    paths = {**first, **second}
+    return next((x for x in paths if first.get(x, _ABSENT) != second.get(x, _ABSENT)), None)

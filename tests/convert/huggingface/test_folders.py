@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_attention import convert
-from keras_attention.convert.huggingface import buffers
+from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import folders
 from tests.convert.huggingface.folders import numpy, tokens, torch, transformers
@@ -102,7 +102,7 @@ def test_buffers_of_published_files_are_not_read(kind, folder, tmp_path):
 )
 def test_names_that_are_not_read(kind, name):
     architecture = ARCHITECTURES[kind]
-    others = buffers.Others(architecture, None, architecture.prefix, False)
+    others = Others(architecture, None, architecture.prefix, False)
     assert others.unread(name)
     assert not others.unread(f"{architecture.prefix}other.{name}.other")
 
@@ -111,7 +111,7 @@ def test_names_that_are_not_read(kind, name):
 def test_weights_are_read():
     """No pattern is so wide that it leaves a weight out."""
     for architecture in ARCHITECTURES.values():
-        others = buffers.Others(architecture, None, architecture.prefix, False)
+        others = Others(architecture, None, architecture.prefix, False)
         for name in ("h.0.attn.c_attn.bias", "layers.0.attention.dense.bias", "norm.weight"):
             assert not others.unread(architecture.prefix + name)
 
@@ -136,7 +136,7 @@ def test_all_that_transformers_leaves_out():
             patterns |= set(getattr(owner, "_keys_to_ignore_on_load_unexpected", None) or ())
         assert any(re.search(x, name) for x in patterns), (kind, patterns)
         architecture = ARCHITECTURES[kind]
-        assert buffers.Others(architecture, None, architecture.prefix, False).unread(name), name
+        assert Others(architecture, None, architecture.prefix, False).unread(name), name
 
 
 @pytest.mark.parametrize("kind", TABLES)

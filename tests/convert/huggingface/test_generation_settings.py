@@ -8,7 +8,7 @@ import pytest
 
 from keras_attention import convert, generation
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.convert.huggingface.generation_fields import FIELDS
+from keras_attention.convert.huggingface.fields import GENERATION as FIELDS
 from tests.arrays import numpy
 from tests.convert.huggingface.folders import torch, transformers
 from tests.convert.huggingface.sequences import last_norm, original

@@ -5,12 +5,13 @@ which applies to every token: the first has the logits of the text. Elsewhere th
 prediction of the next sentence, are left out: no output depends on them.
 """
 
+import functools
 import re
 
 import keras
 
 from keras_attention import patterns
-from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
+from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.models import Encoder
@@ -38,7 +39,7 @@ ROBERTA = {**_BERT, **fields.fixed(pad_token_id=1)}
 MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
 # Those of RoBERTa, and of both layers of its classifier.
 HEADS_ROBERTA = ("lm_head. dense layer_norm bias decoder", "classifier. dense out_proj")
-COUNTED = {**buffers.COUNTED, r"pooler\..*": "of another task"}
+COUNTED = {**architecture.COUNTED, r"pooler\..*": "of another task"}
 
 
 def like_bert(
@@ -58,33 +59,25 @@ def like_bert(
     others=None,
     unread=COUNTED,
 ):
-    """The `Architecture` of an encoder.
+    """The `Architecture` of an encoder with tables of tokens and positions.
 
-    Args:
-        names: the prefix of tensors in files of models with a head, and what classes begin with.
-        fields: the table of its `config.json`.
-        tensors: the table of names of tensors of a block, or a function for all, of `entries.py`.
-        masked: as `MASKED`.
-        classes: names of both layers of a classifier.
-        hidden: the activation before the logits of tokens, or the field that has it.
-        pooled: the same before those of a classifier.
-        parts: from a `Config` to what is not as in BERT: options of embeddings; "epsilon" of norms;
-            "logits"; "head", the name of what is before the logits of tokens; and "blocks", a list,
-            or further options of each as a function of its number.
-        heads: ends of classes with a head.
-        head: the names of the head, as a function of a model, where there are others.
-        first: the row of the first position in the table of positions.
-        layers: the name of the blocks.
-        others: the table of further tensors.
-        unread: as of `Architecture`.
+    `names` are the prefix of tensors in files of models with a head, and what classes begin with;
+    `tensors` is the table of a block, or a function for all blocks; `others` has further ones.
+    `masked` is as `MASKED`, and `classes` has both layers of a classifier; `head`, a function of a
+    model, replaces both. `hidden` is the activation before the logits of tokens, or the field that
+    has it, `pooled` that before those of a classifier. `heads` are ends of classes with a head,
+    `first` is the row of the first position, and `layers` the name of the blocks.
+
+    `parts` is from a `Config` to what is not as in BERT: options of embeddings; "epsilon" of norms;
+    "logits"; "head", the name of what is before the logits of tokens; and "blocks", a list, or
+    further options of each as a function of its number.
     """
 
     def make(config):
         has_head = stacks.has_head(config, name, heads)
         given = {"blocks": lambda n: {}, **parts(config)}
-        blocks = further = given.pop("blocks")
-        if callable(blocks):
-            blocks = stacks.blocks(config, lambda n: stacks.block(config, **further(n)))
+        blocks = given.pop("blocks")
+        blocks = stacks.blocks(config, blocks) if callable(blocks) else blocks
         epsilon = given.pop("epsilon", None) or stacks.epsilon(config)
         transform, logits = given.pop("head", "transform"), given.pop("logits", None)
         size = given.get("size") or config["hidden_size"]
@@ -118,7 +111,7 @@ def like_bert(
             **(others or {}),
         },
         prefix=prefix,
-        head=head or (either(table, classes) if classes else table),
+        head=head or {**table, **(class_names(classes) if classes else {})},
         unread=unread,
         same=same,
     )
@@ -134,11 +127,10 @@ def masked_names(names, tokens="embeddings.word_embeddings.weight"):
     return {dense: f"{layers}.0", norm: f"{layers}.1", bias: "logits.bias"}, same
 
 
-def either(masked, classes):
-    """The table of a model with `stacks.masked_logits`, or `stacks.classes` of two names."""
-    dense, logits = entries.names_of(classes)
-    of_classes = {dense: "logits.transform", logits: "logits.dense"}
-    return lambda model: masked if model.logits is None or model.logits.tied else of_classes
+def class_names(names):
+    """The table of `stacks.classes`, by the names of both layers."""
+    dense, logits = entries.names_of(names)
+    return {dense: "logits.transform", logits: "logits.dense"}
 
 
 def block_names(roles="self.query self.key self.value output.dense"):
@@ -173,39 +165,29 @@ _MODERN = {
 
 
 def _modernbert(config):
-    logits = None
+    norm = functools.partial(stacks.norm, config, center=config["norm_bias"])
+    reach, logits = config["local_attention"] // 2, None
+    types = stacks.layer_types(config, lambda n: n % config["global_attn_every_n_layers"])
+
+    def block(n):
+        positions = rope.rotary_by_type(config, stacks.head_size(config), _BASES, scaled=_BASES)
+        near = patterns.SlidingWindow(reach, reach) if types[n] == "sliding_attention" else None
+        # The embeddings have a norm already.
+        norms = {"attention": norm() if n else None, "feed_forward": norm()}
+        given = {"norm": norms, "pattern": near, "position": positions[types[n]]}
+        return {**given, "gated": True, "residual": "pre"}
+
     if stacks.has_head(config, "ModernBert", ["ForMaskedLM"]):
         logits = stacks.masked_logits(
             config,
             config["classifier_activation"],
-            _norm(config),
+            norm(),
             config["hidden_size"],
             dense_bias=config["classifier_bias"],
             use_bias=config["decoder_bias"],
         )
-    types = stacks.layer_types(config, lambda n: n % config["global_attn_every_n_layers"])
-    blocks = stacks.blocks(config, lambda n: _modern_block(config, n, types[n]))
-    embeddings = stacks.embeddings(config, norm=_norm(config))
-    return Encoder(blocks, embeddings, _norm(config, "final_norm"), logits)
-
-
-def _norm(config, name="norm"):
-    return stacks.layer_norm(config["norm_eps"], name, center=config["norm_bias"])
-
-
-def _modern_block(config, n, kind):
-    reach = config["local_attention"] // 2
-    positions = rope.rotary_by_type(config, stacks.head_size(config), _BASES, scaled=_BASES)
-    return stacks.block(
-        config,
-        # The embeddings have a norm already.
-        {"attention": _norm(config) if n else None, "feed_forward": _norm(config)},
-        gated=True,
-        residual="pre",
-        use_bias=config.require("mlp_bias", config["attention_bias"]),
-        pattern=patterns.SlidingWindow(reach, reach) if kind == "sliding_attention" else None,
-        position=positions[kind],
-    )
+    blocks, embeddings = stacks.blocks(config, block), stacks.embeddings(config, norm=norm())
+    return Encoder(blocks, embeddings, norm("final_norm"), logits)
 
 
 _MODERN_HEAD, _SAME = masked_names(
@@ -247,7 +229,7 @@ ARCHITECTURES = {
         },
         prefix="model.",
         head=_MODERN_HEAD,
-        unread=buffers.ROTARY,
+        unread=architecture.ROTARY,
         same=_SAME,
     ),
 }

@@ -6,11 +6,9 @@ Most have LayerNorms, biases, and a feed-forward network without a gate.
 import keras
 
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import language_model
+from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
+from keras_attention.convert.huggingface.stacks import language_model
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-
-# GPT-2, whose matrices are stored as (inputs, outputs), and GPT-J, whose attention has no biases
 
 _GPT = {
     **fields.COMMON,
@@ -25,50 +23,18 @@ _GPT = {
 }
 
 
-def _gpt(config, **options):
-    size = config["n_inner"] or 4 * config["n_embd"]
-    return stacks.block(config, intermediate_dim=size, **options)
-
-
 def _gpt2(config, n):
     scale = stacks.head_size(config) ** -0.5 if config["scale_attn_weights"] else 1.0
     by_layer = config["scale_attn_by_inverse_layer_idx"]
-    return _gpt(config, score=scores.ScaledDot(scale / (n + 1) if by_layer else scale))
+    return {"score": scores.ScaledDot(scale / (n + 1) if by_layer else scale)}
 
 
 def _gptj(config, n):
+    """Its attention has no biases."""
     heads, size = config["n_head"], stacks.head_size(config)
     rotary = positions.Rotary(dim=config["rotary_dim"], layout="interleaved")
     attention = MultiHeadAttention(heads, size, use_bias=False, position=rotary, name="attention")
-    return _gpt(config, residual="parallel", norm={"feed_forward": "shared"}, attention=attention)
-
-
-def _biased(config):
-    return {"logits": {"use_bias": True}}
-
-
-# GPT-NeoX, Phi and Falcon: positions are rotary
-
-
-def _neox(config, n):
-    size = stacks.head_size(config)
-    return stacks.block(
-        config,
-        residual="parallel" if config["use_parallel_residual"] else "pre",
-        position=rope.rotary(config, size, "rotary_pct", "rotary_emb_base"),
-    )
-
-
-def _phi(config, n):
-    norm = stacks.layer_norm(config["layer_norm_eps"]) if config["qk_layernorm"] else False
-    return stacks.block(
-        config,
-        residual="parallel",
-        norm={"feed_forward": "shared"},
-        num_key_value_heads=config["num_key_value_heads"] or config["num_attention_heads"],
-        qk_norm=norm,
-        position=rope.rotary(config, stacks.head_size(config), "partial_rotary_factor"),
-    )
+    return {"attention": attention}
 
 
 def _falcon(config, n):
@@ -81,15 +47,11 @@ def _falcon(config, n):
     norms = config.require("num_ln_in_parallel_attn", None, 1, *((2,) if grouped else ()))
     norm = {} if grouped and norms != 1 else {"feed_forward": "shared"}
     one = config["multi_query"] and not grouped
-    return stacks.block(
-        config,
-        intermediate_dim=config["ffn_hidden_size"] or 4 * config["hidden_size"],
-        residual="parallel" if config["parallel_attn"] else "pre",
-        norm=norm if config["parallel_attn"] else "layer",
-        num_key_value_heads=1 if one else config["num_kv_heads"] or heads,
-        use_bias=config["bias"],
-        position=rope.rotary(config, stacks.head_size(config)),
-    )
+    return {
+        "residual": "parallel" if config["parallel_attn"] else "pre",
+        "norm": norm if config["parallel_attn"] else "layer",
+        "num_key_value_heads": 1 if one else config["num_kv_heads"] or heads,
+    }
 
 
 def _falcon_norms(name, block):
@@ -101,26 +63,14 @@ def _falcon_norms(name, block):
     return entries.of(entries.norms(names), block, name)
 
 
-# BLOOM and MPT: positions are ALiBi
-
-
-def _bloom(config, n):
-    size = 4 * config["hidden_size"]
-    return stacks.block(config, intermediate_dim=size, activation="gelu_tanh", position="alibi")
-
-
 def _mpt(config, n):
     given = config["attn_config"]
-    return stacks.block(
-        config,
-        intermediate_dim=config["expansion_ratio"] * config["d_model"],
-        activation="gelu",
-        norm=stacks.layer_norm(config["layer_norm_epsilon"], center=False),
-        use_bias=False,
-        score=scores.ScaledDot(given["softmax_scale"]),
-        position=positions.ALiBi(float(given["alibi_bias_max"])),
-        clip_qkv=given["clip_qkv"] or None,
-    )
+    return {
+        "norm": stacks.norm(config, center=False),
+        "score": scores.ScaledDot(given["softmax_scale"]),
+        "position": positions.ALiBi(float(given["alibi_bias_max"])),
+        "clip_qkv": given["clip_qkv"] or None,
+    }
 
 
 _MPT_ATTENTION = {
@@ -133,19 +83,9 @@ _MPT_ATTENTION = {
     **fields.ignored("of the program that runs the model", "attn_impl"),
 }
 
-# OPT, of which the embeddings of 350m are smaller than its blocks, and projected on both sides
-
-
-def _opt(config, n):
-    return stacks.block(
-        config,
-        intermediate_dim=config["ffn_dim"],
-        residual="pre" if config["do_layer_norm_before"] else "post",
-        use_bias=config["enable_bias"],
-    )
-
 
 def _opt_further(config):
+    """The embeddings of 350m are smaller than its blocks, and projected on both sides."""
     size, length = config["hidden_size"], config["max_position_embeddings"]
     tokens = config["word_embed_proj_dim"] or size
     if not (config.architecture or "").endswith("LM"):
@@ -161,6 +101,9 @@ def _opt_further(config):
     return {"embeddings": given, "final_norm": norm, "logits": {"transform": out_of}}
 
 
+_BIASED = {"further": lambda config: {"logits": {"use_bias": True}}}
+# Of models whose branches have one norm.
+_PARALLEL = {"residual": "parallel", "norm": {"feed_forward": "shared"}}
 _GPT2 = entries.block("ln_1 ln_2", "attn. c_attn c_proj", "mlp. c_fc c_proj")
 _NEOX_ROPE = rope.fields(2048)
 del _NEOX_ROPE["partial_rotary_factor"]
@@ -178,12 +121,15 @@ ARCHITECTURES = {
             **fields.ignored("an older name of `n_positions`, which is not read", "n_ctx"),
             **fields.ignored("of GPT, and not read", "n_special predict_special_tokens"),
         },
-        _gpt2,
         "transformer. wte h ln_f",
+        # Its matrices are stored as (inputs, outputs).
         {name: entries.transposed(what) for name, what in _GPT2.items()},
-        lambda config: {"embeddings": {"positions": stacks.positions(config["n_positions"])}},
-        {"wpe.weight": "embeddings.positions.embeddings"},
-        unread=buffers.causal(r"(attn|crossattention)"),
+        _gpt2,
+        further=lambda config: {
+            "embeddings": {"positions": stacks.positions(config["n_positions"])}
+        },
+        others={"wpe.weight": "embeddings.positions.embeddings"},
+        unread=architecture.causal(r"(attn|crossattention)"),
     ),
     "gptj": language_model(
         {
@@ -193,11 +139,12 @@ ARCHITECTURES = {
             **fields.each("rotary scale_attn_weights", fields.only(True, None)),
             **fields.ignored("positions are computed", "n_positions max_position_embeddings"),
         },
-        _gptj,
         "transformer. wte h ln_f",
         entries.block("ln_1", "attn. q_proj k_proj v_proj out_proj", "mlp. fc_in fc_out"),
-        _biased,
-        unread=buffers.causal("attn"),
+        _gptj,
+        unread=architecture.causal("attn"),
+        **_PARALLEL,
+        **_BIASED,
     ),
     "gpt_neox": language_model(
         {
@@ -208,11 +155,12 @@ ARCHITECTURES = {
             **fields.fixed(attention_bias=True),
             "hidden_act": fields.activation("gelu"),
         },
-        _neox,
         "gpt_neox. embed_in layers final_layer_norm",
         entries.block(_NORMS, "attention. query_key_value dense", _NETWORK, _BY_HEAD),
+        lambda config, n: {"residual": "parallel" if config["use_parallel_residual"] else "pre"},
+        rotary={"fraction": "rotary_pct", "base": "rotary_emb_base"},
         head="embed_out",
-        unread={**buffers.ROTARY, **buffers.causal("attention")},
+        unread={**architecture.ROTARY, **architecture.causal("attention")},
     ),
     "phi": language_model(
         {
@@ -223,7 +171,6 @@ ARCHITECTURES = {
             **fields.nullable(num_key_value_heads=None),
             "hidden_act": fields.activation("gelu_new"),
         },
-        _phi,
         "model. embed_tokens layers final_layernorm",
         {
             **entries.block(
@@ -232,8 +179,11 @@ ARCHITECTURES = {
             "self_attn.q_layernorm": "attention.query_norm",
             "self_attn.k_layernorm": "attention.key_norm",
         },
-        _biased,
-        unread=buffers.ROTARY,
+        lambda config, n: {"qk_norm": stacks.norm(config) if config["qk_layernorm"] else False},
+        rotary={"fraction": "partial_rotary_factor"},
+        unread=architecture.ROTARY,
+        **_PARALLEL,
+        **_BIASED,
     ),
     "falcon": language_model(
         {
@@ -253,7 +203,6 @@ ARCHITECTURES = {
             # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
             **fields.off("output_attentions"),
         },
-        _falcon,
         "transformer. word_embeddings h ln_f",
         {
             "": _falcon_norms,
@@ -263,7 +212,8 @@ ARCHITECTURES = {
             ),
             **entries.network(_NETWORK),
         },
-        unread=buffers.ROTARY,
+        _falcon,
+        unread=architecture.ROTARY,
     ),
     "bloom": language_model(
         {
@@ -277,11 +227,12 @@ ARCHITECTURES = {
             **fields.fixed(apply_residual_connection_post_layernorm=False, slow_but_exact=False),
             **fields.ignored("not read", "n_inner seq_length"),
         },
-        _bloom,
         "transformer. word_embeddings h ln_f",
         entries.block(_NORMS, "self_attention. query_key_value dense", _NETWORK, _BY_HEAD),
-        lambda config: {"embeddings": {"norm": stacks.layer_norm(config["layer_norm_epsilon"])}},
-        {"word_embeddings_layernorm": "embeddings.norm"},
+        further=lambda config: {"embeddings": {"norm": stacks.norm(config)}},
+        others={"word_embeddings_layernorm": "embeddings.norm"},
+        activation="gelu_tanh",
+        position="alibi",
     ),
     "mpt": language_model(
         {
@@ -300,9 +251,11 @@ ARCHITECTURES = {
             **fields.ignored("of the gradient of embeddings", "embedding_fraction"),
             **fields.ignored("of models without ALiBi", "learned_pos_emb"),
         },
-        _mpt,
         "transformer. wte blocks norm_f",
         entries.block("norm_1 norm_2", "attn. Wqkv out_proj", "ffn. up_proj down_proj"),
+        _mpt,
+        activation="gelu",
+        use_bias=False,
     ),
     "opt": language_model(
         {
@@ -315,20 +268,20 @@ ARCHITECTURES = {
             **fields.defaults(enable_bias=True, tie_word_embeddings=True),
             **fields.fixed(layer_norm_elementwise_affine=True),
         },
-        _opt,
         "model. decoder.embed_tokens decoder.layers decoder.final_layer_norm",
         entries.block(
             "self_attn_layer_norm final_layer_norm",
             "self_attn. q_proj k_proj v_proj out_proj",
             "fc1 fc2",
         ),
-        _opt_further,
-        {
+        lambda config, n: {"residual": "pre" if config["do_layer_norm_before"] else "post"},
+        further=_opt_further,
+        others={
             # Two rows of the table are before that of position 0.
             "decoder.embed_positions.weight": entries.rows("embeddings.positions.embeddings", 2),
             "decoder.project_in": "embeddings.token_projection",
             "decoder.project_out": "logits.transform",
         },
-        unread=buffers.VERSION,
+        unread=architecture.VERSION,
     ),
 }

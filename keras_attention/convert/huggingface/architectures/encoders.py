@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention.convert.huggingface import architecture, entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.longformer_attention import LongformerAttention
@@ -27,11 +27,6 @@ def _longformer(config):
     return {"blocks": block}
 
 
-def _distilbert(config):
-    options = {"intermediate_dim": config["hidden_dim"], "layer_norm_epsilon": 1e-12}
-    return {"blocks": lambda n: options, "epsilon": 1e-12}
-
-
 def _electra(config):
     """Its discriminator has a logit for each token."""
     size, dim = config["embedding_size"], config["hidden_size"]
@@ -51,7 +46,7 @@ def _electra_head(model):
     classes = bert.HEADS_ROBERTA[1]
     if model.logits is not None and model.logits.vocabulary_size == 1:
         classes = "discriminator_predictions. dense dense_prediction"
-    return bert.either(bert.masked_names(_GENERATOR)[0], classes)(model)
+    return {**bert.masked_names(_GENERATOR)[0], **bert.class_names(classes)}
 
 
 def _mpnet(config):
@@ -122,7 +117,7 @@ def _deberta_head(model):
     """The names of the head: those of the masked language model depend on `legacy`."""
     own = model.logits is not None and model.logits.transform.name == "lm_head"
     names = "lm_predictions.lm_head. dense LayerNorm bias decoder" if own else bert.MASKED
-    return bert.either(bert.masked_names(names)[0], "pooler.dense classifier")(model)
+    return {**bert.masked_names(names)[0], **bert.class_names("pooler.dense classifier")}
 
 
 ARCHITECTURES = {
@@ -170,9 +165,12 @@ ARCHITECTURES = {
         "pre_classifier classifier",
         hidden="activation",
         pooled="relu",
-        parts=_distilbert,
+        parts=lambda config: {
+            "blocks": lambda n: {"layer_norm_epsilon": 1e-12},
+            "epsilon": 1e-12,
+        },
         layers="transformer.layer",
-        unread=buffers.COUNTED,
+        unread=architecture.COUNTED,
     ),
     "electra": bert.like_bert(
         "electra. Electra",
@@ -191,7 +189,7 @@ ARCHITECTURES = {
         heads=("ForPreTraining", "ForMaskedLM", "ForSequenceClassification"),
         head=_electra_head,
         others={"embeddings_project": "embeddings.projection"},
-        unread=buffers.COUNTED,
+        unread=architecture.COUNTED,
     ),
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
@@ -258,7 +256,7 @@ ARCHITECTURES = {
             "encoder.LayerNorm": "blocks.0.attention.position.norm",
         },
         unread={
-            **buffers.COUNTED,
+            **architecture.COUNTED,
             r"embeddings\.position_embeddings\.weight": "of training: distances are the positions",
             r"(lm|mask)_predictions\..*": "of training",
         },

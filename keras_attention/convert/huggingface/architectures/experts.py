@@ -3,16 +3,13 @@
 import numpy as np
 
 from keras_attention import positions
-from keras_attention.convert.huggingface import entries, fields, rope, stacks
+from keras_attention.convert.huggingface import entries, fields, rope
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.convert.huggingface.entries import Entry, part
 from keras_attention.layers.blocks.feed_forward import MixtureOfExperts
-from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 
-_EXPERTS = {
-    **fields.fixed(output_router_logits=False),
-}
+_EXPERTS = fields.fixed(output_router_logits=False)
 
 
 def mixture(config, experts, size, **options):
@@ -24,9 +21,7 @@ def mixture(config, experts, size, **options):
 
 
 def _qwen3(config, n):
-    window = config["sliding_window"] if config["use_sliding_window"] else None
-    norm = RMSNorm(config["rms_norm_eps"])
-    options = llamas.block(config, qk_norm=norm, pattern=stacks.window(window))
+    options = llamas.qk_normed(config, n)
     if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
         return options
     normalize = {"normalize_weights": config["norm_topk_prob"]}
@@ -40,25 +35,9 @@ _YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=409
 
 
 def _gpt_oss(config, n):
-    window = config["sliding_window"]
-    experts = mixture(
-        config,
-        "num_local_experts",
-        "intermediate_size",
-        activation="quick_gelu",
-        use_bias=True,
-        limit=config["swiglu_limit"],
-        offset=1.0,
-    )
-    return llamas.block(
-        config,
-        {"default": _YARN},
-        activation="relu",  # Of a feed-forward network, which the experts replace.
-        use_bias=True,
-        use_sink=True,
-        pattern=stacks.window_by_type(config, n, window, lambda n: n % 2 == 0),
-        **experts,
-    )
+    options = {"activation": "quick_gelu", "use_bias": True, "offset": 1.0}
+    options["limit"] = config["swiglu_limit"]
+    return mixture(config, "num_local_experts", "intermediate_size", **options)
 
 
 @entries.layout
@@ -110,7 +89,7 @@ def _deepseek(config, n):
         use_bias=config["attention_bias"],
         name="attention",
     )
-    options = stacks.block(config, "rms", gated=True, use_bias=False, attention=attention)
+    options = {"use_bias": False, "attention": attention}
     if n < config["first_k_dense_replace"]:
         return options
     experts = mixture(
@@ -163,9 +142,7 @@ ARCHITECTURES = {
             **fields.nullable(sliding_window=None),
             "num_experts": fields.same_as("num_local_experts"),
         },
-        lambda config, n: (
-            llamas.windowed(config, n) | mixture(config, "num_local_experts", "intermediate_size")
-        ),
+        lambda config, n: mixture(config, "num_local_experts", "intermediate_size"),
         {
             **llamas.BRANCHES,
             "block_sparse_moe.gate": "feed_forward.router",
@@ -218,6 +195,9 @@ ARCHITECTURES = {
             "mlp.experts.down_proj": "feed_forward.output_kernel",
             "mlp.experts.down_proj_bias": "feed_forward.output_bias",
         },
+        rotary={"default": _YARN},
+        activation="relu",  # Of a feed-forward network, which the experts replace.
+        use_sink=True,
     ),
     "deepseek_v3": llamas.llama(
         _DEEPSEEK,

@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2 and Swin: patches of images, with their heights, widths and colors last.
+"""ViT, DeiT, DINOv2, Swin and CLIP: patches of images, which have their colors last.
 
 The first token is the class token; DeiT has one of distillation after it. A classifier applies to
 every token: the first has the logits of the image. The pooler is left out. Refused are a model
@@ -6,17 +6,20 @@ whose logits are the mean of two classifiers, and the classifiers of DINOv2, whi
 of the patches too, as is the gated network of its largest model. Images have the table's size.
 """
 
+import functools
+
 import keras
 
 from keras_attention import patterns, positions
-from keras_attention.convert.huggingface import entries, fields, stacks
+from keras_attention.convert.huggingface import architecture, entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.config import Config
 from keras_attention.layers.blocks.norms import LayerScale
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
-from keras_attention.models import Embeddings, Encoder
+from keras_attention.models import Embeddings, Encoder, Logits
 
 IMAGES = {
     **fields.COMMON,
@@ -89,16 +92,10 @@ def _like_vit(
     heads=("ForImageClassification",),
     **given,
 ):
-    """The `Architecture` of an encoder of patches.
+    """The `Architecture` of an encoder of patches, as of `bert.like_bert`.
 
-    Args:
-        names: the prefix of tensors in files of models with a head, and what classes begin with.
-        fields: the table of its `config.json`.
-        tensors: the table of names of tensors of a block.
-        options: from a `Config` to further options of a block.
-        tokens: names of those before the ones of patches, first to last.
-        heads: ends of classes with a head.
-        **given: as of `Architecture`.
+    `options` is from a `Config` to further options of a block, and `tokens` are those before the
+    patches, first to last.
     """
     prefix, name = names.split()
     projection = entries.convolution("embeddings.tokens.layers.0")
@@ -107,9 +104,9 @@ def _like_vit(
         has_head = stacks.has_head(config, name, heads)
         further = {"residual": "pre"} if options is None else options(config)
         return Encoder(
-            stacks.blocks(config, lambda n: stacks.block(config, **further)),
+            stacks.blocks(config, lambda n: further),
             embeddings(config, tokens),
-            stacks.layer_norm(config["layer_norm_eps"], "final_norm"),
+            stacks.norm(config, "final_norm"),
             stacks.classifier(config) if has_head else None,
         )
 
@@ -198,39 +195,33 @@ def _stages(config, grid):
         wanted = "positive integers, and 'num_heads' as many"
         config.refuse("depths", wanted, f"{depths} and {heads}")
     for stage, depth in enumerate(depths):
-        last = stage == len(depths) - 1
+        last, dim = stage == len(depths) - 1, config["embed_dim"] * 2**stage
         if any(side % window or (side % 2 and not last) or not side for side in grid):
             wanted = "a divisor of the grid of each stage, and 2 one of each but the last"
             config.refuse("window_size", wanted, f"{window}, for a grid of {grid}")
-        options = (_swin_block(config, stage, grid, n) for n in range(depth))
-        yield [TransformerBlock(**x, name=f"block_{n}") for n, x in enumerate(options)], grid
+        options = {"intermediate_dim": int(config["mlp_ratio"] * dim), "residual": "pre"}
+        options = stacks.block(config, num_heads=heads[stage], **options)
+        # There is nothing to shift where a window is as long as the grid.
+        shifts = [window // 2 if n % 2 and min(grid) > window else 0 for n in range(depth)]
+        yield (
+            [
+                TransformerBlock(
+                    **options,
+                    pattern=patterns.GridWindow(grid, window, shift),
+                    position=positions.GridRelativeBias(grid, window),
+                    name=f"block_{n}",
+                )
+                for n, shift in enumerate(shifts)
+            ],
+            grid,
+        )
         grid = tuple(side // 2 for side in grid)
-
-
-def _swin_block(config, stage, grid, number):
-    window, dim = config["window_size"], config["embed_dim"] * 2**stage
-    # There is nothing to shift where a window is as long as the grid.
-    shift = window // 2 if number % 2 and min(grid) > window else 0
-    return stacks.block(
-        config,
-        intermediate_dim=int(config["mlp_ratio"] * dim),
-        num_heads=config["num_heads"][stage],
-        residual="pre",
-        pattern=patterns.GridWindow(grid, window, shift),
-        position=positions.GridRelativeBias(grid, window),
-    )
 
 
 _SWIN_BLOCK = {
     **entries.block(_NORMS, "attention. self.query self.key self.value output.dense", _NETWORK),
     "attention.self.relative_position_bias_table": "attention.position.embeddings",
 }
-_PATCHES = {
-    "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
-    "norm": "tokens.layers.2",
-    "position_embeddings": entries.axes("positions.embeddings", 3),
-}
-_MERGING = {"norm": "norm", "reduction": "dense"}
 
 
 def _encoders(model):
@@ -239,14 +230,97 @@ def _encoders(model):
     return [*(_encoders(first) if isinstance(first, Encoder) else []), model]
 
 
+def _swin_embeddings(name, model):
+    table = {
+        "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
+        "norm": "tokens.layers.2",
+        "position_embeddings": entries.axes("positions.embeddings", 3),
+    }
+    return entries.of(table, _encoders(model)[0].embeddings, name)
+
+
 def _swin_layers(name, model):
     found = []
     for n, stage in enumerate(_encoders(model)):
-        if n:
-            merging = stage.embeddings.tokens.layers[1]
-            found += entries.of(_MERGING, merging, f"{name}.{n - 1}.downsample.")
         found += entries.of({"blocks": entries.blocks(_SWIN_BLOCK)}, stage, f"{name}.{n}.")
+        if n:
+            merging, path = stage.embeddings.tokens.layers[1], f"{name}.{n - 1}.downsample."
+            found += entries.of({"norm": "norm", "reduction": "dense"}, merging, path)
     return found
+
+
+# CLIP of both towers, each of which is read as a model of its own, with its projection or not
+#
+# Every token of a text has an output; that of the whole text is at its end-of-text token. It is
+# causal: padding after the text needs no mask. The first output of an image is that of the whole.
+# Its final norm applies to every vector: of `transformers` the first is its pooled output, and the
+# others are as they are before the norm.
+
+PARTS = ("text", "vision")
+FIELDS = {
+    **fields.COMMON,
+    **fields.defaults(projection_dim=512),
+    **{f"{name}_config": fields.read(None, dict | None) for name in PARTS},
+    # Unless null, replaces the whole configuration of a tower.
+    **{f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS},
+    **fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
+}
+# Fields of both towers, with the sizes that files may leave out.
+_TOWER = {
+    **fields.COMMON,
+    **fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5),
+    **fields.nullable(projection_dim=512),
+    "hidden_act": fields.activation("quick_gelu"),
+    **fields.ignored("a tower has no logits of tokens", "tie_word_embeddings"),
+}
+
+
+def tower(values, where, name):
+    """The fields of a tower, as `transformers` would write them for it alone, and of what they are.
+
+    Args:
+        values: the fields of both.
+        where: what these are of.
+        name: "text" or "vision".
+    """
+    config = Config(values, FIELDS, where)
+    field = f"{name}_config"
+    if config[f"{field}_dict"] is not None:
+        field = f"{field}_dict"
+    return {
+        **(config[field] or {}),
+        "model_type": f"clip_{name}_model",
+        "architectures": [f"CLIP{name.title()}ModelWithProjection"],
+        "projection_dim": config["projection_dim"],
+    }, f"{field} of {where}"
+
+
+def _clip(config, name):
+    """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
+    logits = None
+    if name == "Text":
+        table = stacks.positions(config["max_position_embeddings"])
+        embedded = stacks.embeddings(config, positions=table)
+    else:
+        norm = stacks.norm(config)
+        embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+    if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
+        logits = Logits(config["projection_dim"], tied=False, name="projection")
+    blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
+    return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
+
+
+_BLOCKS = entries.blocks(
+    entries.block(
+        "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
+    )
+)
+
+
+def _others(tower, projection):
+    """The tensors of the other tower, and of both."""
+    pattern = rf"{tower}_model\..*|{projection}_projection\.weight|logit_scale"
+    return {**architecture.COUNTED, pattern: "of the other tower, and of both"}
 
 
 ARCHITECTURES = {
@@ -276,9 +350,7 @@ ARCHITECTURES = {
         _SWIN,
         _swin,
         {
-            "embeddings.": lambda name, model: entries.of(
-                _PATCHES, _encoders(model)[0].embeddings, name
-            ),
+            "embeddings.": _swin_embeddings,
             "encoder.layers": _swin_layers,
             "layernorm": "final_norm",
         },
@@ -288,6 +360,44 @@ ARCHITECTURES = {
             r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
             r"embeddings\.mask_token": "of training with hidden patches",
         },
+        input_shape=input_shape,
+    ),
+    "clip_text_model": Architecture(
+        {
+            **_TOWER,
+            **fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048),
+            **fields.defaults(num_attention_heads=8, max_position_embeddings=77),
+        },
+        functools.partial(_clip, name="Text"),
+        {
+            "embeddings.token_embedding.weight": "embeddings.tokens.table",
+            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+            "encoder.layers": _BLOCKS,
+            "final_layer_norm": "final_norm",
+        },
+        prefix="text_model.",
+        head={"text_projection": "logits.dense"},
+        unread=_others("vision", "visual"),
+    ),
+    "clip_vision_model": Architecture(
+        {
+            **_TOWER,
+            **fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072),
+            **fields.defaults(num_attention_heads=12, num_channels=3),
+            **fields.defaults(image_size=224, patch_size=32),
+        },
+        functools.partial(_clip, name="Vision"),
+        {
+            "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
+            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
+            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+            "pre_layrnorm": "embeddings.norm",
+            "encoder.layers": _BLOCKS,
+            "post_layernorm": "final_norm",
+        },
+        prefix="vision_model.",
+        head={"visual_projection": "logits.dense"},
+        unread=_others("text", "text"),
         input_shape=input_shape,
     ),
 }

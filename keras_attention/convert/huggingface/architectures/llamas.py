@@ -1,10 +1,11 @@
 """Llama, and decoders that differ from it in options.
 
-They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (2025) and Nemotron.
+They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (2025), Nemotron, Gemma
+1 and 2, and the text model of Gemma 3.
 """
 
-from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
-from keras_attention.convert.huggingface.architecture import language_model
+from keras_attention import scores
+from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
 from keras_attention.layers.blocks.norms import RMSNorm
 
 
@@ -35,38 +36,24 @@ ATTENTION = {
 NORMS = entries.norms("input_layernorm post_attention_layernorm")
 GATED = entries.network("mlp. gate_proj up_proj down_proj")
 BRANCHES = {**NORMS, **ATTENTION}
-_BLOCK = {**BRANCHES, **GATED}
 _GATED_IN_ONE = entries.gated_in_one("mlp. gate_up_proj down_proj")
+# Half of the features are rotated, unless a field says otherwise.
+_HALF = {"fraction": "partial_rotary_factor"}
 
 
-def llama(fields, block, tensors=_BLOCK, further=lambda config: {}, others=None, unread=()):
-    """As of `language_model`, with Llama's names of the stack, and of tensors by default."""
-    names, unread = "model. embed_tokens layers norm", {**buffers.ROTARY, **dict(unread)}
-    return language_model(fields, block, names, tensors, further, others, unread=unread)
-
-
-def block(config, rotary=None, **options):
-    """The options of a block; `rotary` are those of its positions, and `options` win."""
-    size = stacks.head_size(config)
-    if "position" not in options:
-        options["position"] = rope.rotary(config, size, **(rotary or {}))
-    usual = {
-        "norm": "rms",
-        "gated": True,
-        "key_dim": size,
-        "num_key_value_heads": config["num_key_value_heads"] or config["num_attention_heads"],
-        "use_bias": False,
-    }
-    return stacks.block(config, **{**usual, **options})
-
-
-def windowed(config, n, **rotary):
-    """The options of a block that sees the same window in each layer."""
-    return block(config, rotary, pattern=stacks.window(config["sliding_window"]))
-
-
-def _llama(config, n, **options):
-    return block(config, use_bias=config.require("mlp_bias", config["attention_bias"]), **options)
+def llama(
+    fields,
+    block=lambda config, n: {},
+    tensors=BRANCHES | GATED,
+    *,
+    unread=(),
+    gated=True,
+    **options,
+):
+    """As of `stacks.language_model`, with Llama's names of the stack, and of tensors by default."""
+    names, unread = "model. embed_tokens layers norm", {**architecture.ROTARY, **dict(unread)}
+    given = {"gated": gated, "unread": unread, **options}
+    return stacks.language_model(fields, names, tensors, block, **given)
 
 
 _QWEN = {
@@ -79,63 +66,81 @@ _QWEN = {
 }
 
 
-def _qwen(config, n, **options):
-    size = config["sliding_window"] if config["use_sliding_window"] else None
-    # The first layers have no window.
-    first = config["max_window_layers"]
-    pattern = stacks.window_by_type(config, n, size, lambda n: size is not None and n >= first)
-    return block(config, pattern=pattern, **options)
+def qk_normed(config, n):
+    """Queries and keys have norms like those of blocks."""
+    return {"qk_norm": RMSNorm(config["rms_norm_eps"])}
 
 
 def _smollm3(config, n):
+    """Windows, if any, are in the layers without positions."""
     layers, rotated = config["num_hidden_layers"], config["no_rope_layers"]
     if rotated is None:
         rotated = [(n + 1) % config["no_rope_layer_interval"] for n in range(layers)]
     elif len(rotated) < layers:
         config.refuse("no_rope_layers", f"a list of at least {layers} values", rotated)
-    # Windows, if any, are in the layers without positions.
     size = config["sliding_window"]
     near = config["use_sliding_window"] and size is not None
     pattern = stacks.window_by_type(config, n, size, lambda n: near and not rotated[n])
-    options = _llama(config, n, pattern=pattern)
-    return options if rotated[n] else {**options, "position": None}
+    return {"pattern": pattern, **({} if rotated[n] else {"position": None})}
 
 
 # "su" and "yarn" are older names of "longrope".
 _PHI3 = {"default": "default", "su": "longrope", "yarn": "longrope", "longrope": "longrope"}
 
 
-def _starcoder2(config, n):
-    """LayerNorms, biases, and a feed-forward network without a gate."""
-    pattern, biases = stacks.window(config["sliding_window"]), config["use_bias"]
-    return block(config, gated=False, norm="layer", use_bias=biases, pattern=pattern)
-
-
-def _cohere(config, n):
-    """One LayerNorm without an offset for both branches, side by side."""
-    norm = stacks.layer_norm(config["layer_norm_eps"], center=False)
-    norms = {"attention": norm, "feed_forward": "shared"}
-    return block(config, {"layout": "interleaved"}, residual="parallel", norm=norms)
-
-
-def _glm4(config, n):
-    """Norms on both sides of branches, and half of the features rotated, in turns."""
-    rotary = {"fraction": "partial_rotary_factor", "layout": "interleaved"}
-    biases = "qkv" if config["attention_bias"] else False
-    return block(config, rotary, residual="sandwich", use_bias=biases)
-
-
-def _nemotron(config, n):
-    """LayerNorms whose weight is what is added to 1, and squared ReLU without a gate."""
-    rotary = {"fraction": "partial_rotary_factor"}
-    biases = config.require("mlp_bias", config["attention_bias"])
-    return block(config, rotary, gated=False, norm="layer", use_bias=biases)
-
-
 @entries.layout
 def _added_to_1(name, owner, path):
     weight = entries.changed(f"{path}.gamma", lambda x: x.astype("float32") + 1, lambda x: x - 1)
     return entries.of({".weight": weight, ".bias": f"{path}.beta"}, owner, name)
+
+
+# Gemma
+
+_BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
+_GEMMA = {
+    **fields.LANGUAGE,
+    **fields.defaults(num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256),
+    **fields.defaults(rms_norm_eps=1e-6, tie_word_embeddings=True),
+    **fields.nullable(sliding_window=4096),
+    **TYPES,
+    "hidden_activation": fields.activation("gelu_pytorch_tanh"),
+    **fields.fixed(attention_bias=False),
+    **fields.off("use_bidirectional_attention"),
+    **fields.ignored("not read beside `hidden_activation`", "hidden_act"),
+    **fields.ignored("not read beside `sliding_window`", "sliding_window_size"),
+}
+_GEMMA_TENSORS = {
+    **entries.norms("input_layernorm pre_feedforward_layernorm"),
+    **ATTENTION,
+    "post_attention_layernorm": "attention_output_norm",
+    **GATED,
+    "post_feedforward_layernorm": "feed_forward_output_norm",
+}
+
+
+def _gemma(config, n):
+    """The norms of a block multiply by 1 + weight."""
+    return {"norm": RMSNorm(config["rms_norm_eps"], offset=1.0)}
+
+
+def _gemma2(config, n):
+    return {
+        **_gemma(config, n),
+        "score": scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5),
+        "logit_soft_cap": config.get("attn_logit_softcapping"),
+    }
+
+
+def _gemma3(config, n):
+    types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
+    found = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
+    qk_norm = _gemma(config, n)["norm"]
+    return {**_gemma2(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
+
+
+def _gemma_further(config):
+    cap = config.get("final_logit_softcapping")
+    return {"embeddings": {"scale": None}, "logits": {"soft_cap": cap}}
 
 
 ARCHITECTURES = {
@@ -145,8 +150,7 @@ ARCHITECTURES = {
             **BIASES,
             **fields.off("sliding_window rope_interleaved use_sliding_window"),
             **fields.ignored("not read", "is_llama_config max_sequence_length"),
-        },
-        _llama,
+        }
     ),
     "mistral": llama(
         {
@@ -154,8 +158,7 @@ ARCHITECTURES = {
             **fields.defaults(num_key_value_heads=8),
             **fields.nullable(sliding_window=4096),
             **fields.off("attention_bias mlp_bias use_sliding_window"),
-        },
-        windowed,
+        }
     ),
     "qwen2": llama(
         {
@@ -163,11 +166,10 @@ ARCHITECTURES = {
             "head_dim": fields.count(None),
             **fields.ignored("of another program, for long texts", "dual_chunk_attention_config"),
         },
-        lambda config, n: _qwen(config, n, use_bias="qkv"),
+        use_bias="qkv",
     ),
     "qwen3": llama(
-        {**_QWEN, **fields.defaults(head_dim=128), **fields.fixed(attention_bias=False)},
-        lambda config, n: _qwen(config, n, qk_norm=RMSNorm(config["rms_norm_eps"])),
+        {**_QWEN, **fields.defaults(head_dim=128), **fields.fixed(attention_bias=False)}, qk_normed
     ),
     "smollm3": llama(
         {
@@ -192,9 +194,10 @@ ARCHITECTURES = {
             **fields.off("attention_bias mlp_bias lm_head_bias"),
             **fields.ignored("of another program", "full_attn_mod interpolate_factor"),
         },
-        lambda config, n: windowed(config, n, fraction="partial_rotary_factor", kinds=_PHI3),
-        {**NORMS, **entries.attention("self_attn. qkv_proj o_proj"), **_GATED_IN_ONE},
+        tensors={**NORMS, **entries.attention("self_attn. qkv_proj o_proj"), **_GATED_IN_ONE},
+        rotary={**_HALF, "kinds": _PHI3},
     ),
+    # LayerNorms, biases, and a feed-forward network without a gate.
     "starcoder2": llama(
         {
             **decoder(4096),
@@ -211,9 +214,10 @@ ARCHITECTURES = {
             **fields.ignored("weights are in float32", "attention_softmax_in_fp32"),
             **fields.ignored("weights are in float32", "scale_attention_softmax_in_fp32"),
         },
-        _starcoder2,
-        {**BRANCHES, **entries.network("mlp. c_fc c_proj")},
+        tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
+        gated=False,
     ),
+    # One LayerNorm without an offset for both branches, side by side.
     "cohere": llama(
         {
             **decoder(8192, theta=500000.0),
@@ -223,25 +227,32 @@ ARCHITECTURES = {
             # Norms of queries and keys, as in Command R+, have weights for each head.
             **fields.off("use_qk_norm"),
         },
-        _cohere,
+        lambda config, n: {
+            "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
+        },
         {**entries.norms("input_layernorm"), **ATTENTION, **GATED},
-        lambda config: {"logits": {"scale": config["logit_scale"]}},
+        further=lambda config: {"logits": {"scale": config["logit_scale"]}},
+        residual="parallel",
+        rotary={"layout": "interleaved"},
     ),
+    # Norms on both sides of branches, and half of the features rotated, in turns.
     "glm4": llama(
         {
             **stack(131072),
             **fields.defaults(partial_rotary_factor=0.5, num_key_value_heads=2, head_dim=128),
             **fields.defaults(rms_norm_eps=1.5625e-7, attention_bias=True),
         },
-        _glm4,
+        lambda config, n: {"use_bias": "qkv" if config["attention_bias"] else False},
         {
-            **entries.norms("input_layernorm post_attention_layernorm"),
-            **ATTENTION,
+            **BRANCHES,
             "post_self_attn_layernorm": "attention_output_norm",
             **_GATED_IN_ONE,
             "post_mlp_layernorm": "feed_forward_output_norm",
         },
+        residual="sandwich",
+        rotary={**_HALF, "layout": "interleaved"},
     ),
+    # LayerNorms whose weight is what is added to 1, and squared ReLU without a gate.
     "nemotron": llama(
         {
             **decoder(4096),
@@ -251,12 +262,50 @@ ARCHITECTURES = {
             "hidden_act": fields.activation("relu2"),
             **fields.ignored("`norm_eps` and `head_dim` are read", "layer_norm_eps kv_channels"),
         },
-        _nemotron,
-        {
+        tensors={
             **{name: _added_to_1(path) for name, path in NORMS.items()},
             **ATTENTION,
             **entries.network("mlp. up_proj down_proj"),
         },
         others={"norm": _added_to_1("final_norm")},
+        gated=False,
+        rotary=_HALF,
+    ),
+    "gemma": llama(
+        {
+            **stack(8192),
+            **fields.defaults(num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
+            # "gelu" is its approximation, which the first files do not say.
+            "hidden_act": fields.activation("gelu_pytorch_tanh", gelu="gelu_tanh"),
+            **fields.fixed(attention_bias=False),
+            "use_bidirectional_attention": fields.only(None, False),
+            **fields.ignored("not read beside `hidden_act`", "hidden_activation"),
+        },
+        _gemma,
+        further=_gemma_further,
+    ),
+    "gemma2": llama(
+        {
+            **_GEMMA,
+            **rope.fields(8192),
+            **fields.nullable(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+        },
+        _gemma2,
+        _GEMMA_TENSORS,
+        further=_gemma_further,
+        residual="sandwich",
+    ),
+    "gemma3_text": llama(
+        {
+            **_GEMMA,
+            **rope.fields_by_type(131072, _BASES),
+            **fields.defaults(sliding_window_pattern=6),
+            "final_logit_softcapping": fields.read(None, float | None),
+            **fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
+        },
+        _gemma3,
+        _GEMMA_TENSORS,
+        further=_gemma_further,
+        residual="sandwich",
     ),
 }

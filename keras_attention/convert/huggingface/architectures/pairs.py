@@ -1,15 +1,19 @@
-"""Encoder–decoders of BART's kind: BART, mBART, Marian and Pegasus, and Whisper's.
+"""Encoder–decoders: BART, mBART, Marian, Pegasus, Whisper, T5 and its version 1.1, and mT5.
 
-They have norms and positions in other places. Whisper's encoder is of spectrograms: its input is
-(B, frames, mel bands), the frames before the bands: transposed beside `transformers`.
+Those of BART's kind have norms and positions in other places. Whisper's encoder is of spectrograms:
+its input is (B, frames, mel bands), transposed beside `transformers`. In T5, all layers of a side
+share the biases of distances.
 """
 
 import functools
 
 import keras
 
-from keras_attention.convert.huggingface import buffers, entries, fields, stacks
+from keras_attention import positions
+from keras_attention.convert.huggingface import architecture, entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.tensors import Checkpoint
+from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.embeddings.position_embedding import SinCosPositionEmbedding
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
@@ -46,23 +50,24 @@ _SINES = {
 }
 
 
+def _side(config, name, count, embeddings, final_norm, options, **of_decoder):
+    """The encoder or the decoder, whose blocks all have the same options."""
+    cls, decoder = (Decoder, True) if name == "decoder" else (Encoder, False)
+    options = {"causal": decoder, "cross_attention": decoder, **options}
+    made = stacks.blocks(config, lambda n: options, count)
+    return cls(made, embeddings, final_norm, name=name, **of_decoder)
+
+
 def _pair(config, logits, residual, encoder, decoder):
     """The `EncoderDecoder` of both embeddings; sides end with a norm if the residual needs one."""
 
-    def stack(side, embeddings, **of_decoder):
-        options = stacks.block(
-            config,
-            intermediate_dim=config[f"{side}_ffn_dim"],
-            num_heads=config[f"{side}_attention_heads"],
-            residual=residual,
-            **of_decoder,
-        )
+    def side(name, embeddings, **of_decoder):
+        options = {"intermediate_dim": config[f"{name}_ffn_dim"], "residual": residual}
+        options["num_heads"] = config[f"{name}_attention_heads"]
         norm = None if residual == "post" else stacks.layer_norm(1e-5, "final_norm")
-        blocks = stacks.blocks(config, lambda n: options, f"{side}_layers")
-        return {"blocks": blocks, "embeddings": embeddings, "final_norm": norm, "name": side}
+        return _side(config, name, f"{name}_layers", embeddings, norm, options, **of_decoder)
 
-    given = stack("decoder", decoder, causal=True, cross_attention=True)
-    return EncoderDecoder(Encoder(**stack("encoder", encoder)), Decoder(**given, logits=logits))
+    return EncoderDecoder(side("encoder", encoder), side("decoder", decoder, logits=logits))
 
 
 def _text(config, residual="post", sines=False):
@@ -145,7 +150,7 @@ def _like_bart(fields, **options):
         prefix="model.",
         head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
         unread={
-            **buffers.VERSION,
+            **architecture.VERSION,
             # Others have them among the tensors of the model.
             r"(encoder|decoder)\.embed_positions\.weight": "of models where they are computed",
         },
@@ -170,6 +175,128 @@ _WHISPER = {
     **fields.ignored("of the times of words, and of texts that are longer", "median_filter_width"),
     **fields.ignored("an older name of `max_target_positions`", "max_position_embeddings"),
 }
+# T5
+
+_T5_FIELDS = {
+    **fields.COMMON,
+    **fields.renamed(
+        hidden_size="d_model",
+        head_dim="d_kv",
+        num_hidden_layers="num_layers",
+        num_attention_heads="num_heads",
+    ),
+    **fields.needs("vocab_size d_ff"),
+    **fields.nullable(num_decoder_layers=None),
+    **fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128),
+    **fields.defaults(layer_norm_epsilon=1e-6),
+    # If missing, both follow from `feed_forward_proj`.
+    "dense_act_fn": fields.activation(None),
+    "is_gated_act": fields.read(None, bool),
+    **fields.ignored("distances have no end", "n_positions"),
+}
+_ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
+
+
+def _t5(config):
+    bases = ("EncoderModel", "Model")
+    has_head = stacks.has_head(config, "T5 MT5", ["ForConditionalGeneration"], bases)
+    tokens, options = stacks.table(config), _t5_options(config)
+
+    def side(name, count="num_layers", **of_decoder):
+        table = positions.RelativeBias(
+            config["relative_attention_num_buckets"],
+            config["relative_attention_max_distance"],
+            bidirectional=name == "encoder",
+            name="relative_bias",
+        )
+        embeddings = stacks.embeddings(config, tokens=tokens)
+        norm = RMSNorm(config["layer_norm_epsilon"], name="final_norm")
+        given = {**options, "position": table}
+        return _side(config, name, count, embeddings, norm, given, **of_decoder)
+
+    if config.architecture in _ENCODERS:
+        return side("encoder")
+    count = "num_decoder_layers" if config["num_decoder_layers"] else "num_layers"
+    logits = _t5_logits(config) if has_head else None
+    return EncoderDecoder(side("encoder"), side("decoder", count, logits=logits))
+
+
+def _t5_options(config):
+    given = config["feed_forward_proj"]
+    gate, _, name = given.rpartition("-")
+    # In T5 1.1 "gelu" is its approximation.
+    name = fields.ACTIVATIONS.get("gelu_new" if given == "gated-gelu" else name)
+    name = config["dense_act_fn"] or name
+    if name is None or gate not in ("", "gated"):
+        wanted = f"an activation among {sorted(fields.ACTIVATIONS)}, or 'gated-' and one of these"
+        config.refuse("feed_forward_proj", wanted, repr(given))
+    gated = gate == "gated" if config["is_gated_act"] is None else config["is_gated_act"]
+    options = {"key_dim": config["d_kv"], "activation": name, "gated": gated, "norm": "rms"}
+    return {**options, "score": "dot", "residual": "pre", "use_bias": False}
+
+
+def _t5_logits(config):
+    # Version 1.1 is said to be untied. transformers 5 ties it all the same, unless its files have
+    # a matrix of their own, and writes in another field that its output is not scaled.
+    scaled = False
+    if config.model_type == "t5":
+        scaled = config["scale_decoder_outputs"]
+        scaled = config["tie_word_embeddings"] is not False if scaled is None else scaled
+    tied = config.folder is None or "lm_head.weight" not in Checkpoint(config.folder).names
+    scale = config["d_model"] ** -0.5 if scaled else 1.0
+    return Logits(config["vocab_size"], tied, scale=scale, name="logits")
+
+
+def _t5_network(name, block):
+    names = "wi_0 wi_1 wo" if block.gated else "wi wo"
+    return entries.of(entries.network(names), block, name)
+
+
+def _t5_side(last):
+    """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network."""
+    block = {
+        **entries.attention("layer.0.SelfAttention. q k v o"),
+        **entries.norms(f"layer.0.layer_norm layer.{last}.layer_norm"),
+        f"layer.{last}.DenseReluDense.": _t5_network,
+    }
+    if last == 2:
+        block |= entries.attention("layer.1.EncDecAttention. q k v o", "cross_attention_layer")
+        block |= {"layer.1.layer_norm": "cross_attention_norm"}
+    distances = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    return {
+        "block": entries.blocks(block),
+        distances: "blocks.0.attention.position.embeddings",
+        "final_layer_norm": "final_norm",
+    }
+
+
+@entries.layout
+def _of_encoder(name, model, table):
+    """The tensors of the encoder, which may be the whole model."""
+    return entries.of(table, getattr(model, "encoder", model), name)
+
+
+_like_t5 = functools.partial(
+    Architecture,
+    make=_t5,
+    tensors={
+        "shared": _of_encoder({".weight": "embeddings.tokens.table"}),
+        "encoder.": _of_encoder(_t5_side(last=1)),
+        "decoder": entries.within("decoder", _t5_side(last=2)),
+        "lm_head": "decoder.logits.dense",
+    },
+    # A model is tied if its file has no matrix of the output.
+    unsaid=("tied",),
+    unread={
+        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
+            "of a cross-attention, which no code has read since 2020"
+        ),
+    },
+    unread_of={kind: {r"decoder\..*": "of models with a decoder"} for kind in _ENCODERS},
+    same={"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight"]},
+    # An encoder alone takes one sequence.
+    input_shape=lambda x: (None, None) if x.architecture in _ENCODERS else [(None, None)] * 2,
+)
 ARCHITECTURES = {
     "bart": _like_bart(_BART),
     "mbart": _like_bart({**_BART, **_PRE}, residual="pre"),
@@ -182,12 +309,28 @@ ARCHITECTURES = {
             "encoder.conv1": entries.convolution("encoder.embeddings.tokens.layers.0"),
             "encoder.conv2": entries.convolution("encoder.embeddings.tokens.layers.2"),
             "decoder.embed_tokens.weight": "decoder.embeddings.tokens.table",
-            # A bias of keys changes no weight of a softmax.
-            **_names(0, key=entries.without_bias),
+            # Files have no bias of keys, which changes no weight of a softmax: ours stays 0.
+            **_names(0, key=lambda path: lambda name, owner: entries.of({name: path}, owner)[:1]),
         },
         prefix="model.",
-        unread=buffers.VERSION,
+        unread=architecture.VERSION,
         same={"decoder.embed_tokens.weight": [r"proj_out\.weight"]},
         input_shape=lambda config: [(None, None, config["num_mel_bins"]), (None, None)],
+    ),
+    "t5": _like_t5(
+        {
+            **_T5_FIELDS,
+            "feed_forward_proj": fields.read("relu"),
+            "tie_word_embeddings": fields.read(None, bool | None),
+            "scale_decoder_outputs": fields.read(None, bool),
+        }
+    ),
+    "mt5": _like_t5(
+        {
+            **_T5_FIELDS,
+            "feed_forward_proj": fields.read("gated-gelu"),
+            **fields.ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings"),
+            **fields.ignored("not read for this model", "scale_decoder_outputs"),
+        }
     ),
 }
