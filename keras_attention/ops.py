@@ -45,9 +45,8 @@ def attend(
     Scores and softmax are computed in float32 (float64 for float64), for every dtype.
 
     Args:
-        query: (B, T, H, K).
-        key: (B, S, G, K). G divides H: `H / G` adjacent query heads share a key and value head.
-        value: (B, S, G, V). Integer inputs are converted to floats.
+        query, key, value: (B, T, H, K), (B, S, G, K), (B, S, G, V). G divides H: `H / G` adjacent
+            query heads share a key and value head. Integers are converted to floats.
         mask: boolean, True = attend: (T, S), (B, T, S), or anything with four axes that broadcasts
             to (B, H, T, S).
         bias: numbers added to the scores: (T, S), or anything with four axes that broadcasts to
@@ -57,15 +56,15 @@ def attend(
         normalization: "softmax", "sigmoid", or a `normalizations.Normalization`.
         offset: position of the first query, a number or one per row, (B,); keys start at 0.
             With a cache of 5 keys, `offset=4` makes a single query the newest of them.
-        dropout: rate at which weights are dropped; leave 0 at inference.
-        seed: integer or `keras.random.SeedGenerator` for dropout.
+        dropout, seed: rate at which weights are dropped, 0 at inference, and an integer or
+            `keras.random.SeedGenerator` for it.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, S) being
             the weights before dropout.
         kernel: "auto", or the name of one; see `explain`.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)`, before the bias.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
-        query_positions: integer positions, (T,) or (B, T), if they do not count from `offset`.
-        key_positions: integer positions, (S,) or (B, S), if they do not count from 0.
+        query_positions, key_positions: integers, (T,) or (B, T) and (S,) or (B, S), if positions do
+            not count from `offset` and 0.
         segment_ids: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
             the same number.
         return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of each
@@ -91,12 +90,9 @@ def attend(
     """
     given = inputs.Given(**locals())
     result = kernels.run(*problem(given), kernel=kernel)
-    returned = [result.output]
-    if return_attention_scores:
-        returned.append(result.weights)
-    if return_lse:
-        returned.append(result.lse)
-    return tuple(returned) if len(returned) > 1 else result.output
+    returned = [result.weights] if return_attention_scores else []
+    returned += [result.lse] if return_lse else []
+    return (result.output, *returned) if returned else result.output
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
@@ -163,9 +159,8 @@ def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     True
     """
     results = list(results)
-    if not results or any(
-        not isinstance(part, (list, tuple)) or len(part) != 2 for part in results
-    ):
+    pairs = [part for part in results if isinstance(part, (list, tuple)) and len(part) == 2]
+    if not pairs or len(pairs) < len(results):
         raise ValueError(
             "`results` must be pairs of output (B, T, H, V) and lse (B, H, T), of at least one "
             f"attention. Received: {results!r}"
@@ -179,8 +174,7 @@ def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
             shapes.check_same(f"{what} of all results", **sizes)
             sizes = {"lse": lse.shape[axis], "output": output.shape[(0, 2, 1)[axis]]}
             shapes.check_same(f"{what} of an output and its lse", **sizes)
-    dtype = results[0][0].dtype
-    wide = results[0][1].dtype
+    dtype, wide = (array.dtype for array in results[0])
     output, lse = kernels.merge.merge([(keras.ops.cast(o, wide), lse) for o, lse in results])
     return keras.ops.cast(output, dtype), lse
 
@@ -210,9 +204,7 @@ def ring_attend(
     that a pattern masks whole are not computed. See `kernels.ring`.
 
     Args:
-        query: (B, T, H, K), the T positions of this device.
-        key: (B, S, G, K), as of `attend`; every device has as many.
-        value: (B, S, G, V).
+        query, key, value: as of `attend`, the positions of this device; every device has as many.
         axis_name: the name of the mesh's axis.
         mask: None or boolean (B, S), which of this device's keys are real.
         pattern, score, dropout, logit_soft_cap, sink, return_lse, position: as of `attend`, of
@@ -250,14 +242,11 @@ def ring_attend(
             f"bias that sees the queries. Received: position={position!r}"
         )
     axis = _mesh_axis(axis_name)
-    options = {
-        **{name: given[name] for name in inspect.signature(attend).parameters if name in given},
-        "mask": mask,
-        "position": position,
-        "query_positions": ring_positions(axis_name, query.shape[1], zigzag),
-        "key_positions": ring_positions(axis_name, key.shape[1], zigzag),
-    }
-    spec, query, key, value = problem(_given(**options))
+    own = {name: given[name] for name in inspect.signature(attend).parameters if name in given}
+    own |= {"mask": mask, "position": position}
+    own["query_positions"] = ring_positions(axis_name, query.shape[1], zigzag)
+    own["key_positions"] = ring_positions(axis_name, key.shape[1], zigzag)
+    spec, query, key, value = problem(_given(**own))
     result = kernels.ring.run(spec, query, key, value, axis, zigzag)
     return (result.output, result.lse) if return_lse else result.output
 

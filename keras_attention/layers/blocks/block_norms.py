@@ -47,15 +47,23 @@ def check(given, residual):
 
 
 def make(block, branch, shape):
-    """The norms of a branch: the name, the attribute of the block, and the norm, or None."""
+    """Makes the norms of a branch, attributes of the block; returns a residual's `norms` of it."""
+    found = {}
     for name in [branch, _after(branch)] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
-            yield name, path, block.attention_norm
+            norm = block.attention_norm
         else:
             given = path, shape, block.dtype_policy, block.layer_norm_epsilon
-            yield name, path, norms.make(norm, *given)
+            norm = norms.make(norm, *given)
+        setattr(block, path, norm)
+        found[name] = _identity if norm is None else norm
+    return found
+
+
+def _identity(x):
+    return x
 
 
 def _after(branch):

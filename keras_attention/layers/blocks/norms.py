@@ -30,7 +30,7 @@ class RMSNorm(saving.ConfigurableLayer):
         The same shape, carrying the mask of `x`.
 
     Raises:
-        ValueError: `epsilon` is not a positive number, or `offset` not a number.
+        ValueError: a number is not finite, or `epsilon` not positive.
 
     Example:
 
@@ -77,25 +77,14 @@ class LayerScale(saving.ConfigurableLayer):
         value: what the factors start at: 0.1 for up to 18 blocks, 1e-5 for 24, 1e-6 for more.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (..., D).
-
-    Returns:
-        The same shape, carrying the mask of `x`.
-
-    Raises:
-        ValueError: `value` is not a finite number.
+    Call arguments, results and errors are those of `RMSNorm`.
 
     Example:
 
     >>> import keras, keras_attention
     >>> scale = keras_attention.LayerScale(0.1)
-    >>> block = keras_attention.TransformerBlock(
-    ...     64,
-    ...     num_heads=2,
-    ...     residual="sandwich",
-    ...     norm={"attention_output": scale, "feed_forward_output": scale},
-    ... )
+    >>> norm = {"attention_output": scale, "feed_forward_output": scale}
+    >>> block = keras_attention.TransformerBlock(64, 2, residual="sandwich", norm=norm)
     >>> block(keras.random.normal((2, 5, 16))).shape
     (2, 5, 16)
     """
@@ -146,11 +135,9 @@ class _LayerNorm(keras.layers.LayerNormalization):
 
 
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):
-    """A built norm, "rms", "layer" or a copy of a layer; None for None.
-
-    `epsilon` is that of the named ones, None for their default; `layer_norm` are further arguments
-    of `LayerNormalization`.
-    """
+    """A built norm, "rms", "layer" or a copy of a layer; None for None."""
+    # `epsilon` is that of the named ones, None for their default; `layer_norm` are further
+    # arguments of `LayerNormalization`.
     if given is None:
         return None
     chosen = {} if epsilon is None else {"epsilon": epsilon}
