@@ -247,8 +247,7 @@ class AttentionSpec:
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
         multiplier: None, or multipliers of the weights; broadcasts to (B, H, T, S).
-        dropout: the rate at which weights are dropped, 0 at inference.
-        seed: of the dropout.
+        dropout, seed: the rate at which weights are dropped, 0 at inference, and its seed.
         return_weights, return_lse: what to return in addition to the output.
     """
 
@@ -353,9 +352,8 @@ class AttentionResult:
         output: (B, T, H, V).
         lse: (B, H, T), the logarithm of the sum of the exponentials of all scores of a query, the
             sink's too; −1.5e38 for queries without keys. None if it was not requested.
-        weights: (B, H, T, S), before dropout, or None if they were not requested.
+        weights, mask: (B, H, T, S), before dropout, and the whole mask, if they were requested.
         has_keys: boolean, broadcasts to (B, H, T): whether a query has a key; None means all have.
-        mask: the whole mask, from padding, pattern and segments, if weights are returned.
         log_probability: of the keys chosen by hard attention, (B, H, T), if requested.
         state: the next cache, of a recurrence that was given one.
     """

@@ -28,9 +28,8 @@ def check(given, residual):
     """The argument `norm` of a block: a name, a layer, or a dictionary of both by branch."""
     if not isinstance(given, dict) or "class_name" in given:
         return norms.check("norm", given, NAMES)
-    branches = list(BRANCHES)
-    if residual == "sandwich":
-        branches += map(_after, BRANCHES)
+    after = [f"{branch}_output" for branch in BRANCHES] if residual == "sandwich" else []
+    branches = [*BRANCHES, *after]
     unknown = sorted(set(given) - set(branches))
     if unknown:
         raise ValueError(
@@ -49,7 +48,7 @@ def check(given, residual):
 def make(block, branch, shape):
     """Makes the norms of a branch, attributes of the block; returns a residual's `norms` of it."""
     found = {}
-    for name in [branch, _after(branch)] if block.residual == "sandwich" else [branch]:
+    for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
@@ -64,11 +63,6 @@ def make(block, branch, shape):
 
 def _identity(x):
     return x
-
-
-def _after(branch):
-    """The name of the norm after a branch, in a sandwich."""
-    return f"{branch}_output"
 
 
 def post(x, branches, norms, keep):

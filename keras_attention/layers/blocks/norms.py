@@ -12,7 +12,28 @@ from keras_attention.core.hints import Tensor
 from keras_attention.sequences import inputs, masks, shapes
 
 
-class RMSNorm(saving.ConfigurableLayer):
+class Scaling(saving.ConfigurableLayer, saved=False):
+    """The base of both: features are multiplied by learned factors, which start at a number."""
+
+    _start: float
+
+    def build(self, x_shape):
+        start = keras.initializers.Constant(self._start)
+        self.scale = self.add_weight((x_shape[-1],), start, name="scale")
+
+    def _cleared(self, x):
+        """`x` as floats without padding: the gradient of the factors sums over all rows."""
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        return masks.clear(x, mask)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+class RMSNorm(Scaling):
     r"""Features divided by their root mean square (Zhang & Sennrich 2019, equation 4).
 
     `x / √(mean(x²) + ε) · (offset + w)`, in float32 (float64 for float64). Gemma's norm has
@@ -44,30 +65,18 @@ class RMSNorm(saving.ConfigurableLayer):
         super().__init__(**kwargs)
         self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
         self.offset = shapes.check_number("offset", offset)
-
-    def build(self, x_shape):
-        start = keras.initializers.Constant(1.0 - self.offset)
-        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+        self._start = 1.0 - self.offset
 
     def call(self, x: Tensor) -> Tensor:
-        # The weight's gradient sums over all rows, so padding is cleared.
-        mask = masks.implicit(x)
-        (x,) = inputs.floats((x,), self.compute_dtype)
-        x = masks.clear(x, mask)
-        scale = self.scale
+        x, scale = self._cleared(x), self.scale
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
             scale = keras.ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
-    compute_mask = masks.passed_on
 
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
-
-
-class LayerScale(saving.ConfigurableLayer):
+class LayerScale(Scaling):
     r"""Features times learned factors that start small (Touvron et al. 2021, CaiT, equation 4).
 
     `x · γ`. After the branches of a block, `x + γ · branch(norm(x))`, it lets deep models begin as
@@ -91,22 +100,10 @@ class LayerScale(saving.ConfigurableLayer):
 
     def __init__(self, value: float = 0.1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.value = shapes.check_number("value", value)
-
-    def build(self, x_shape):
-        start = keras.initializers.Constant(self.value)
-        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+        self._start = self.value = shapes.check_number("value", value)
 
     def call(self, x: Tensor) -> Tensor:
-        # The gradient of the factors sums over all rows, so padding is cleared.
-        mask = masks.implicit(x)
-        (x,) = inputs.floats((x,), self.compute_dtype)
-        return masks.clear(x, mask) * self.scale
-
-    compute_mask = masks.passed_on
-
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
+        return self._cleared(x) * self.scale
 
 
 def check(name, given, names):

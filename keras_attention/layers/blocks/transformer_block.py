@@ -453,9 +453,6 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     # Shapes and masks, symbolically
 
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask
-
     def compute_output_shape(self, x_shape, context_shape=None):
         self._check(x_shape)
         return tuple(x_shape)

@@ -35,15 +35,12 @@ class GridEmbedding(PositionEmbedding, saved=False):
         """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
         raise TypeError(f"{type(self).__name__} must implement `vectors(self, sizes, size)`.")
 
-    def prefix_vectors(self, size: int) -> Tensor:
-        """Vectors (prefix, size) of the positions before the first cell: zeros."""
-        return ops.zeros((self.prefix, size), "float32")
-
     def embed(self, positions: Tensor, size: int) -> Tensor:
         table = ops.reshape(self.vectors(self._cells, size), (-1, size))
         if self.prefix:
-            prefix = ops.cast(self.prefix_vectors(size), table.dtype)
-            table = ops.concatenate([prefix, table], axis=0)
+            learned = self._rows is not None
+            prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
+            table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
         return position_embedding.rows_of(table, positions, self._count)
 
     @property
@@ -208,7 +205,7 @@ class LearnedGridEmbedding(GridEmbedding):
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
-        self.rows = Grid(self.grid, self.prefix).count
+        self._rows = Grid(self.grid, self.prefix).count
         self._check_within(self._cells)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
@@ -227,9 +224,6 @@ class LearnedGridEmbedding(GridEmbedding):
         super()._check_axes(x_shape)
         if len(x_shape) > 3:
             self._check_within(x_shape[1:-1])
-
-    def prefix_vectors(self, size: int) -> Tensor:
-        return self.embeddings[: self.prefix]
 
     def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
         table = ops.reshape(self.embeddings[self.prefix :], (*self.grid, size))

@@ -23,7 +23,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
     # The rows of the table of learned vectors; None without one.
-    rows: int | None = None
+    _rows: int | None = None
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
@@ -36,9 +36,9 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
-        if self.rows is not None:
+        if self._rows is not None:
             # Read in float32 even in half precision, so that only the sum is rounded.
-            shape = (self.rows, self.dim or x_shape[-1])
+            shape = (self._rows, self.dim or x_shape[-1])
             self.embeddings = self._add_weight("embeddings", shape, autocast=False)
 
     def _check(self, x_shape):
@@ -61,10 +61,17 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     ) -> Tensor:
         positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
-        return self._merge(x, self._embedded(x, start_index, positions))
+        embedding = self._embedded(x, start_index, positions)
+        if self.merge_mode == "add":
+            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
+            wide = shapes.accumulation_dtype(x, embedding)
+            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
+        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
+        embedding = ops.broadcast_to(ops.cast(embedding, self.compute_dtype), shape)
+        return embedding if self.merge_mode == "none" else ops.concatenate([x, embedding], axis=-1)
 
     def _embedded(self, x, start_index, positions):
-        """What is merged with `x`."""
+        """Vectors that broadcast to (B, …, size), which are merged with `x` (B, …, D)."""
         if positions is None:
             positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
         return self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
@@ -90,28 +97,12 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     def _check_given(self, x, start_index, positions):
         _check_given(x, start_index, positions)
 
-    def _merge(self, x, embedding):
-        """`x` (B, …, D) and vectors that broadcast to (B, …, size) as one."""
-        if self.merge_mode == "add":
-            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
-            wide = shapes.accumulation_dtype(x, embedding)
-            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
-        embedding = ops.cast(embedding, self.compute_dtype)
-        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
-        embedding = ops.broadcast_to(embedding, shape)
-        if self.merge_mode == "none":
-            return embedding
-        return ops.concatenate([x, embedding], axis=-1)
-
     compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
-        features = {
-            "add": x_shape[-1],
-            "concat": x_shape[-1] + (self.dim or x_shape[-1]),
-            "none": self.dim or x_shape[-1],
-        }
+        own, size = x_shape[-1], self.dim or x_shape[-1]
+        features = {"add": own, "concat": own + size, "none": size}
         return (*x_shape[:-1], features[self.merge_mode])
 
     def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None):
@@ -212,7 +203,7 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.rows = self.max_length = shapes.check_count("max_length", max_length)
+        self._rows = self.max_length = shapes.check_count("max_length", max_length)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
 
