@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -45,9 +46,8 @@ def attend(
     Scores and softmax are computed in float32 (float64 for float64), for every dtype.
 
     Args:
-        query: (B, T, H, K).
-        key: (B, S, G, K). G divides H: `H / G` adjacent query heads share a key and value head.
-        value: (B, S, G, V). Integer inputs are converted to floats.
+        query, key, value: (B, T, H, K), (B, S, G, K), (B, S, G, V). G divides H: `H / G` adjacent
+            query heads share a key and value head. Integers are converted to floats.
         mask: boolean, True = attend: (T, S), (B, T, S), or anything with four axes that broadcasts
             to (B, H, T, S).
         bias: numbers added to the scores: (T, S), or anything with four axes that broadcasts to
@@ -55,22 +55,22 @@ def attend(
         pattern: None, "causal" or a `patterns.Pattern`.
         score: "scaled_dot", "dot", "cosine", or a `scores.Score` without weights or already built.
         normalization: "softmax", "sigmoid", or a `normalizations.Normalization`.
-        offset: position of the first query, a number or one per row, (B,); keys start at 0.
-            With a cache of 5 keys, `offset=4` makes a single query the newest of them.
-        dropout: rate at which weights are dropped; leave 0 at inference.
-        seed: integer or `keras.random.SeedGenerator` for dropout.
+        offset: position of the first query, a number or one per row, (B,); keys start at 0. With a
+            cache of 5 keys, a single query at `offset=4` is the newest of them.
+        dropout, seed: rate at which weights are dropped, 0 at inference, and an integer or
+            `keras.random.SeedGenerator` for it.
         return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, S) being
             the weights before dropout.
         kernel: "auto", or the name of one; see `explain`.
         logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)`, before the bias.
         sink: None, or (H,), the score of one more key of each head, whose value is zero.
-        query_positions: integer positions, (T,) or (B, T), if they do not count from `offset`.
-        key_positions: integer positions, (S,) or (B, S), if they do not count from 0.
+        query_positions, key_positions: integers, (T,) or (B, T) and (S,) or (B, S), if positions do
+            not count from `offset` and 0.
         segment_ids: None, or a pair of integer arrays (B, T) and (B, S): a query sees only keys of
             the same number.
-        return_lse: whether to return the log-sum-exp too, (B, H, T), last: the logarithm of each
-            softmax's denominator, in float32 (float64 for float64). `merge` uses it to combine
-            attention over different keys. −1.5e38 for a query with no key.
+        return_lse: whether to return the log-sum-exp too, (B, H, T), last, for `merge`: the
+            logarithm of each softmax's denominator, in float32 (float64 for float64), −1.5e38 for a
+            query with no key.
         position: None, "rotary", "alibi", or a `positions.Position` without weights or already
             built.
 
@@ -91,19 +91,15 @@ def attend(
     """
     given = inputs.Given(**locals())
     result = kernels.run(*problem(given), kernel=kernel)
-    returned = [result.output]
-    if return_attention_scores:
-        returned.append(result.weights)
-    if return_lse:
-        returned.append(result.lse)
-    return tuple(returned) if len(returned) > 1 else result.output
+    returned = [result.weights] if return_attention_scores else []
+    returned += [result.lse] if return_lse else []
+    return (result.output, *returned) if returned else result.output
 
 
 def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
     """Which kernel `attend` would run with these arguments, and why.
 
-    Then its cost, what the mask combines (`mask` computes it), how the problem is cut into tiles,
-    and why the kernels that are tried before it cannot run.
+    Then its cost, what `mask` combines, the tiles, and why kernels that come before it cannot run.
 
     >>> import keras
     >>> from keras_attention import ops
@@ -121,10 +117,9 @@ def explain(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> str:
 
 
 def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor | None:
-    """The mask that `attend` would apply with these arguments.
+    """The mask that `attend` would apply with these arguments, for problems that are small.
 
-    Masks, pattern and segments combined: a boolean array that broadcasts to (B, H, T, S), or None
-    if every query attends to every key. For problems small enough to inspect.
+    Masks, pattern and segments combined: a boolean array that broadcasts to (B, H, T, S), or None.
 
     >>> import keras
     >>> from keras_attention import ops
@@ -141,15 +136,10 @@ def mask(query: Tensor, key: Tensor, value: Tensor, **arguments: Any) -> Tensor 
 def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     """Merges attention over different keys, `[(output, lse), …]`, exactly.
 
-    Each is a result of `attend(…, return_lse=True)` for the same queries and a part of the keys.
-    With `lse' = ln Σ exp(lse)` the result is `Σ output · exp(lse − lse')`. For keys in several
-    parts, such as a shared prefix or a ring of devices. Pass a `sink` to one part only.
-
-    Args:
-        results: pairs of output (B, T, H, V) and lse (B, H, T).
-
-    Returns:
-        `(output, lse)` of all keys; the output in the dtype of the first.
+    Each is a result of `attend(…, return_lse=True)`, (B, T, H, V) and (B, H, T), for the same
+    queries and a part of the keys, such as a shared prefix or those of a device. With
+    `lse' = ln Σ exp(lse)` the result is `(Σ output · exp(lse − lse'), lse')`, the output in the
+    dtype of the first. Pass a `sink` to one part only.
 
     >>> import keras
     >>> from keras_attention import ops
@@ -163,9 +153,8 @@ def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
     True
     """
     results = list(results)
-    if not results or any(
-        not isinstance(part, (list, tuple)) or len(part) != 2 for part in results
-    ):
+    pairs = [part for part in results if isinstance(part, (list, tuple)) and len(part) == 2]
+    if not pairs or len(pairs) < len(results):
         raise ValueError(
             "`results` must be pairs of output (B, T, H, V) and lse (B, H, T), of at least one "
             f"attention. Received: {results!r}"
@@ -179,8 +168,7 @@ def merge(results: Iterable[Sequence[Tensor]]) -> tuple[Tensor, Tensor]:
             shapes.check_same(f"{what} of all results", **sizes)
             sizes = {"lse": lse.shape[axis], "output": output.shape[(0, 2, 1)[axis]]}
             shapes.check_same(f"{what} of an output and its lse", **sizes)
-    dtype = results[0][0].dtype
-    wide = results[0][1].dtype
+    dtype, wide = (array.dtype for array in results[0])
     output, lse = kernels.merge.merge([(keras.ops.cast(o, wide), lse) for o, lse in results])
     return keras.ops.cast(output, dtype), lse
 
@@ -206,19 +194,15 @@ def ring_attend(
 
     Called inside `jax.shard_map`, on a device's part of the sequence. Keys and values go from
     device to device, and results are merged by log-sum-exp (Liu et al. 2023, "Ring Attention with
-    Blockwise Transformers"); so does the gradient. A device holds O(T / n) of T positions. Parts
-    that a pattern masks whole are not computed. See `kernels.ring`.
+    Blockwise Transformers"); so does the gradient. A device stores O(T / n) of T positions, and
+    skips parts that a pattern masks.
 
     Args:
-        query: (B, T, H, K), the T positions of this device.
-        key: (B, S, G, K), as of `attend`; every device has as many.
-        value: (B, S, G, V).
+        query, key, value: as of `attend`, the positions of this device; every device has as many.
         axis_name: the name of the mesh's axis.
         mask: None or boolean (B, S), which of this device's keys are real.
-        pattern, score, dropout, logit_soft_cap, sink, return_lse, position: as of `attend`, of
-            positions in the whole sequence.
-        seed: of the dropout; each part of the weights has random numbers of its own.
-        segment_ids: None, or a pair of integer arrays (B, T) and (B, S), of this device.
+        pattern, score, dropout, seed, logit_soft_cap, sink, segment_ids, return_lse, position: as
+            of `attend`, of positions in the whole sequence, and segments of this device.
         zigzag: whether the sequence is in the order of `ring_order`, in which all devices have as
             much to do under a causal mask.
 
@@ -226,9 +210,8 @@ def ring_attend(
         (B, T, H, V), of this device, as of `attend`; or `(output, lse)`.
 
     Raises:
-        ValueError: the code does not run over such an axis: outside `jax.shard_map`, or on another
-            backend; lengths are odd in zig-zag order; the position needs the last of all positions;
-            or as `attend`.
+        ValueError: the code does not run over such an axis, inside `jax.shard_map`; lengths are odd
+            in zig-zag order; the position needs the last of all positions; or as `attend`.
 
     Example:
 
@@ -250,14 +233,11 @@ def ring_attend(
             f"bias that sees the queries. Received: position={position!r}"
         )
     axis = _mesh_axis(axis_name)
-    options = {
-        **{name: given[name] for name in inspect.signature(attend).parameters if name in given},
-        "mask": mask,
-        "position": position,
-        "query_positions": ring_positions(axis_name, query.shape[1], zigzag),
-        "key_positions": ring_positions(axis_name, key.shape[1], zigzag),
-    }
-    spec, query, key, value = problem(_given(**options))
+    own = {name: given[name] for name in inspect.signature(attend).parameters if name in given}
+    own |= {"mask": mask, "position": position}
+    own["query_positions"] = ring_positions(axis_name, query.shape[1], zigzag)
+    own["key_positions"] = ring_positions(axis_name, key.shape[1], zigzag)
+    spec, query, key, value = problem(_given(**own))
     result = kernels.ring.run(spec, query, key, value, axis, zigzag)
     return (result.output, result.lse) if return_lse else result.output
 
@@ -317,5 +297,4 @@ def _mesh_axis(name):
     return axis
 
 
-def _given(*args, **kwargs):
-    return inputs.arguments(attend, *args, **kwargs)
+_given = functools.partial(inputs.arguments, attend)

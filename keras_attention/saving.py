@@ -25,18 +25,9 @@ register = keras.saving.register_keras_serializable(package=PACKAGE)
 
 
 def register_own(cls, saved):
-    """Registers a class of this package, unless no file has it; users register their own."""
+    """Registers a class of this package, unless no file has it."""
     if saved and cls.__module__.startswith(f"{PACKAGE}."):
         register(cls)
-
-
-def constructor_arguments(cls, stop=object):
-    """Names of the arguments that `cls(...)` takes, those passed on through `**kwargs` included.
-
-    Walks up the base classes of `cls` while each passes its `**kwargs` on, and ends before
-    `stop`, whose `get_config` has its own arguments.
-    """
-    return list(_parameters(cls, stop))
 
 
 def list_inherited_arguments(cls):
@@ -48,15 +39,17 @@ def list_inherited_arguments(cls):
         names = {parameter.name for parameter in own}
         inherited = [
             parameter.replace(kind=parameter.KEYWORD_ONLY)
-            for name, parameter in _parameters(cls, ConfigurableLayer).items()
+            for name, parameter in constructor_arguments(cls, ConfigurableLayer).items()
             if name not in names
         ]
         parameters = [*own, *inherited, last.replace(annotation="Any")]
         cls.__init__.__signature__ = inspect.Signature(parameters)
 
 
-def _parameters(cls, stop):
-    """The parameters of `constructor_arguments`, by name."""
+def constructor_arguments(cls, stop=object):
+    """The parameters of `cls(...)` by name, those passed on through `**kwargs` included."""
+    # Walks up the base classes of `cls` while each passes its `**kwargs` on, and ends before
+    # `stop`, whose `get_config` has its own arguments.
     found: dict[str, inspect.Parameter] = {}
     for owner in cls.__mro__:
         if owner is stop or owner is object:
@@ -163,19 +156,15 @@ def deserialize(value):
 
 
 def _as_written(cls, config):
-    """A configuration with strings where Keras's reader of `.h5` files has put functions.
-
-    It replaces strings that name functions of `keras.layers`, such as "add", or of a custom scope.
-    """
-    parameters = _parameters(cls, ConfigurableLayer)
-
-    def written(name, value):
-        takes_functions = name in parameters and parameters[name].annotation in _FUNCTIONS
-        if takes_functions or not inspect.isfunction(value):
-            return value
-        return keras_private.name_in_h5(value)
-
-    return {name: written(name, value) for name, value in config.items()}
+    """A configuration with strings where Keras's reader of `.h5` files has put functions."""
+    # It replaces strings that name functions of `keras.layers`, such as "add", or of a custom
+    # scope.
+    parameters = constructor_arguments(cls, ConfigurableLayer)
+    functions = {n for n, parameter in parameters.items() if parameter.annotation in _FUNCTIONS}
+    return {
+        name: keras_private.name_in_h5(x) if inspect.isfunction(x) and name not in functions else x
+        for name, x in config.items()
+    }
 
 
 # The hints of arguments that may be functions.
@@ -222,7 +211,7 @@ def slot(kind, base, builtin, value, optional=False):
 @functools.cache
 def _needed(cls):
     """The first argument that a class needs, or None."""
-    found = _parameters(cls, keras.layers.Layer).values()
+    found = constructor_arguments(cls, keras.layers.Layer).values()
     return next((x.name for x in found if x.default is x.empty), None)
 
 
@@ -266,9 +255,12 @@ class Configurable:
         super().__init_subclass__(**kwargs)
         register_own(cls, saved)
 
+    def _arguments(self):
+        """The arguments of the constructor, by name."""
+        return {name: argument(self, name) for name in constructor_arguments(type(self))}
+
     def get_config(self):
-        names = constructor_arguments(type(self))
-        return {name: serialize(argument(self, name)) for name in names}
+        return {name: serialize(value) for name, value in self._arguments().items()}
 
     @classmethod
     def from_config(cls, config):
@@ -276,8 +268,7 @@ class Configurable:
         return cls(**{name: deserialize(value) for name, value in config.items()})
 
     def _key(self):
-        names = constructor_arguments(type(self))
-        return tuple(_hashable(argument(self, name)) for name in names)
+        return tuple(map(_hashable, self._arguments().values()))
 
     def __eq__(self, other):
         if type(self) is not type(other):
@@ -288,8 +279,7 @@ class Configurable:
         return hash((type(self), self._key()))
 
     def __repr__(self):
-        names = constructor_arguments(type(self))
-        values = ", ".join(f"{name}={argument(self, name)!r}" for name in names)
+        values = ", ".join(f"{name}={value!r}" for name, value in self._arguments().items())
         return f"{type(self).__name__}({values})"
 
 
@@ -300,8 +290,7 @@ def _hashable(value):
 class ConfigurableLayer(keras.layers.Layer):
     """A Keras layer whose configuration comes from its constructor's signature.
 
-    It also stores which of its sublayers were quantized: Keras rebuilds a layer from its config
-    alone, with float sublayers, which do not match int8 weights.
+    Its build configuration says of its sublayers what Keras's does not: see `parts`.
     """
 
     # Whether it may be called with ragged and sparse tensors.
@@ -314,8 +303,12 @@ class ConfigurableLayer(keras.layers.Layer):
     _has_own_dtype = False
     # What it was built for beside shapes: names of attributes, which begin with an underscore.
     _build_sizes: tuple[str, ...] = ()
+    # Whether a file has had weights of it before it was built.
+    _was_left_out = False
     # The parts that were frozen in an `.h5` file.
     _frozen_parts: tuple[str, ...] = ()
+    # The arguments that Keras reads itself from a configuration.
+    _read_by_keras: tuple[str, ...] = ("dtype",)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -367,6 +360,11 @@ class ConfigurableLayer(keras.layers.Layer):
         args, kwargs = inputs.of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
+    def _keep(self, check, **arguments):
+        """Stores arguments of the constructor, each as `check(name, value)` returns it."""
+        for name, value in arguments.items():
+            setattr(self, name, check(name, value))
+
     def _keep_options(self, kind, initializer, regularizer, constraint):
         """Stores the arguments `kind_initializer`, `kind_regularizer` and `kind_constraint`."""
         setattr(self, f"{kind}_initializer", keras.initializers.get(initializer))
@@ -406,17 +404,15 @@ class ConfigurableLayer(keras.layers.Layer):
     def from_config(cls, config):
         config = _as_written(cls, config)
         frozen = tuple(config.pop("frozen", ()))
-        # Keras reads the dtype itself.
-        objects = {n: v if n == "dtype" else deserialize(v) for n, v in config.items()}
+        kept = cls._read_by_keras
+        objects = {n: v if n in kept else deserialize(v) for n, v in config.items()}
         layer = super().from_config(objects)
         if frozen:
             layer._frozen_parts = frozen
         return layer
 
-    def rematerialized_call(self, layer_call, *args, **kwargs):
-        return rematerialization.of_call(
-            self, super().rematerialized_call, layer_call, *args, **kwargs
-        )
+    def rematerialized_call(self, call, *args, **kwargs):
+        return rematerialization.of_call(self, super().rematerialized_call, call, *args, **kwargs)
 
     def add_weight(self, *args, **kwargs):
         shape = kwargs.get("shape", args[0] if args else ())
@@ -427,9 +423,8 @@ class ConfigurableLayer(keras.layers.Layer):
     def load_own_variables(self, store):
         # Keras looks for a layer in several places of a file, and forgets its own error of an
         # unbuilt layer when it comes to one where nothing is stored.
-        if not self.built and keras_private.stores_weights(store):
-            self._was_left_out = True
-        if not self.built and getattr(self, "_was_left_out", False):
+        self._was_left_out |= not self.built and keras_private.stores_weights(store)
+        if not self.built and self._was_left_out:
             raise ValueError(
                 f"The file has weights of {self.name!r}, which is not built, so that they would be "
                 "lost. The layer or model around it must build it: its `build` calls that of each "
@@ -442,15 +437,15 @@ class ConfigurableLayer(keras.layers.Layer):
         config = super().get_build_config()
         if config is None:
             return None
-        kept = {
-            "quantized": {
-                path: _quantization(part)
-                for path, part in parts.inside(self)
-                if getattr(part, "quantization_mode", None) is not None
-            },
-            "frozen": parts.frozen(self),
-            "seeds": parts.seeds(self) if keras_private.saving_a_model() else None,
+        # Configurations, or modes where there is none.
+        quantized = {
+            path: serialize(getattr(part, "quantization_config", None)) or part.quantization_mode
+            for path, part in parts.inside(self)
+            if getattr(part, "quantization_mode", None) is not None
         }
+        seeds = parts.seeds(self) if keras_private.saving_a_model() else ()
+        seeds = [keras.ops.convert_to_numpy(variable).tolist() for variable in seeds]
+        kept = {"quantized": quantized, "frozen": parts.frozen(self), "seeds": seeds}
         sizes = {name: getattr(self, f"_{name}") for name in self._build_sizes}
         return {**config, **sizes, **{name: value for name, value in kept.items() if value}}
 
@@ -486,12 +481,6 @@ class ConfigurableModel(ConfigurableLayer, keras.Model, saved=False):
                 f": save the model as `.keras`. Received: filepath={str(filepath)!r}"
             )
         super().save(filepath, *args, **kwargs)
-
-
-def _quantization(layer):
-    """How `layer` was quantized: its serialized configuration, or the mode if it has none."""
-    config = getattr(layer, "quantization_config", None)
-    return layer.quantization_mode if config is None else serialize(config)
 
 
 def clone_initializer(initializer):

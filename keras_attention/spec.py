@@ -35,12 +35,10 @@ class Positions:
     """Positions of queries and keys, as arrays with static information.
 
     `query` is an integer array (T,) or (B, T), `key` is (S,) or (B, S). `consecutive` means that
-    key s is s − t − `offset` after query t in each row, wherever the first key is.
-
-    `own` means that each query is one of the keys too, at its own position. `filled`, (B, 1, 1, S)
-    or None, marks the entries of a cache that have a key, the queries' own among them.
-    `query_mask` and `key_mask`, (B, T) and (B, S) or None, mark real tokens, whose positions may be
-    `given` by a caller.
+    key s is s − t − `offset` after query t in each row, `own` that each query is one of the keys,
+    at its own position. `filled`, (B, 1, 1, S) or None, marks the entries of a cache that have a
+    key. `query_mask` and `key_mask`, (B, T) and (B, S) or None, mark real tokens, whose positions a
+    caller may have `given`.
     """
 
     query: Tensor
@@ -55,10 +53,7 @@ class Positions:
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
-        """Positions of the given numbers of queries and keys; None counts from `offset` and 0.
-
-        `offset` is a number or an integer array without axes, or (B,) for one per row.
-        """
+        """Positions of so many queries and keys; None counts from `offset`, one or (B,), and 0."""
         rank = len(getattr(offset, "shape", ()))
         consecutive = query_positions is None and key_positions is None and rank == 0
         if query_positions is None:
@@ -88,10 +83,7 @@ class Positions:
 
     @property
     def of_lengths(self):
-        """Positions of queries and keys from which the length of each row can be seen.
-
-        Padding is at 0, and so is the first real key of a row, unless the positions are given.
-        """
+        """Positions that show the length of each row: from 0 on, unless given; padding is at 0."""
         query, key = self.query, self.key
         if self.key_mask is not None and not self.given:
             first = ops.where(self.key_mask, key, _FAR)
@@ -141,9 +133,9 @@ class PositionBias:
     """A bias that is a function of two positions.
 
     Args:
-        function: of two integer arrays that broadcast against each other, and of `arrays`.
-            Positions (T, 1) and (1, S) give an array that broadcasts to (H, T, S), positions
-            (B, 1, T, 1) and (B, 1, 1, S) one that broadcasts to (B, H, T, S).
+        function: of two integer arrays that broadcast against each other, and of `arrays`:
+            (T, 1) and (1, S) give an array that broadcasts to (H, T, S), (B, 1, T, 1) and
+            (B, 1, 1, S) one that broadcasts to (B, H, T, S).
         arrays: arrays with gradients, such as a table of embeddings.
         by_distance: whether it depends on the distance j − i alone.
         bounded: whether its values are surely finite, and small enough to add up in float32.
@@ -166,9 +158,8 @@ class PositionBias:
 class ElementwiseNormalization:
     """A normalization whose weight depends on its own score alone, so that tiles need no sums.
 
-    Args:
-        function: weights of scores, 0 of a masked one, with gradients.
-        derivative: that of the weights by the scores, as a function of the weights.
+    `function` maps scores to weights, 0 for a masked one, and `derivative` weights to their
+    derivatives by the scores.
     """
 
     function: Callable[[Tensor], Tensor]
@@ -185,10 +176,8 @@ class RowNormalization:
     With g = `slope(weights)`, the gradient of the scores is g ∘ (dP − Σ g dP / Σ g), that of the
     weights being dP: so it is of softmax, g = P, and of α-entmax, g = P^(2 − α) where P > 0 (Peters
     et al. 2019, proposition 2). Weights are computed again from the scores, and not stored.
-
-    Args:
-        function: weights of scores (masked ones hugely negative) and a mask, or None.
-        slope: g, 0 where a weight is 0.
+    `function` takes scores (masked ones hugely negative) and a mask or None; g is 0 where a weight
+    is.
     """
 
     function: Callable[[Tensor, Tensor | None], Tensor]
@@ -267,8 +256,7 @@ class AttentionSpec:
         normalization: None for softmax, or a function of scores (masked ones hugely negative) and
             mask giving weights over the last axis; or those and the log-probability of a choice.
         multiplier: None, or multipliers of the weights; broadcasts to (B, H, T, S).
-        dropout: the rate at which weights are dropped, 0 at inference.
-        seed: of the dropout.
+        dropout, seed: the rate at which weights are dropped, 0 at inference, and its seed.
         return_weights, return_lse: what to return in addition to the output.
     """
 
@@ -332,11 +320,9 @@ class AttentionSpec:
 
     @property
     def may_lack_keys(self):
-        """Whether a query may have no key to attend to.
-
-        A query that is one of the keys has itself, unless something may hide that key: a pattern
-        by which it need not see itself, segments, or any mask but that of the entries of a cache.
-        """
+        """Whether a query may have no key to attend to."""
+        # A query that is one of the keys has itself, unless something may hide that key: a pattern
+        # by which it need not see itself, segments, or any mask but that of the entries of a cache.
         if not self.restricted:
             return False
         at = self.positions
@@ -359,26 +345,22 @@ class AttentionSpec:
     @property
     def arrays(self):
         """The arrays with gradients, by name; the argument of `with_arrays`."""
-        found = {
-            "relative_keys": self.relative_keys,
-            "relative_values": self.relative_values,
-            "biases": self.biases,
-            "position_biases": tuple(tuple(bias.arrays) for bias in self.position_biases),
-        }
-        return {name: arrays for name, arrays in found.items() if arrays is not None}
+        biases = tuple(tuple(bias.arrays) for bias in self.position_biases)
+        given = self._given("relative_keys", "relative_values", "biases")
+        return {**given, "position_biases": biases}
 
     @property
     def constants(self):
         """The arrays of queries, keys and pairs without gradients, by name."""
-        found = {name: getattr(self, name) for name in ("masks", "segment_ids", "multiplier")}
-        return {name: arrays for name, arrays in found.items() if arrays is not None}
+        return self._given("masks", "segment_ids", "multiplier")
+
+    def _given(self, *names):
+        return {name: found for name in names if (found := getattr(self, name)) is not None}
 
     def with_arrays(self, arrays):
         """The same with other arrays, by the names of `arrays`."""
-        biases = tuple(
-            dataclasses.replace(bias, arrays=tuple(own))
-            for bias, own in zip(self.position_biases, arrays["position_biases"], strict=True)
-        )
+        pairs = zip(self.position_biases, arrays["position_biases"], strict=True)
+        biases = tuple(dataclasses.replace(bias, arrays=tuple(own)) for bias, own in pairs)
         return self.replace(**{**arrays, "position_biases": biases})
 
 
@@ -390,9 +372,8 @@ class AttentionResult:
         output: (B, T, H, V).
         lse: (B, H, T), the logarithm of the sum of the exponentials of all scores of a query, the
             sink's too; −1.5e38 for queries without keys. None if it was not requested.
-        weights: (B, H, T, S), before dropout, or None if they were not requested.
+        weights, mask: (B, H, T, S), before dropout, and the whole mask, if they were requested.
         has_keys: boolean, broadcasts to (B, H, T): whether a query has a key; None means all have.
-        mask: the whole mask, from padding, pattern and segments, if weights are returned.
         log_probability: of the keys chosen by hard attention, (B, H, T), if requested.
         state: the next cache, of a recurrence that was given one.
     """

@@ -19,27 +19,23 @@ from keras.src.saving.serialization_lib import ObjectSharingScope as ObjectShari
 # share stays one object. In public only the files of a whole model are written and read so.
 
 # `draw_seed`: the two numbers that a random function gets from a seed or a
-# `keras.random.SeedGenerator`. Keras's own functions call it. `SeedGenerator.next` is public, but
-# an integer seed has no such method, and integers `convert`ed by Keras give other numbers.
+# `keras.random.SeedGenerator`. `SeedGenerator.next` is public, but an integer seed has no such
+# method, and integers `convert`ed by Keras give other numbers.
 
 # `DropoutRNNCell`: the base of Keras's recurrent cells with dropout. `keras.layers.RNN` lets only
 # cells of this class prepare tensors that its loop closes over; there is no public hook before the
-# loop. A wrapped cell draws its dropout there, and files of 0.1.0 give the loop a memory that is
-# not prepared, and neither the first output nor the number of steps. Keys and values among the
-# states would be returned with them, and a masked loop copies each state at each step: slower.
+# loop. Prepared keys and values could be states, but a masked loop copies each at each step.
 
-# The loop of `keras.layers.RNN`, whose method `inner_loop` is public, and calls it with `self.cell`
-# as the step, which gets no more than inputs and states: what else it reads would have to be stored
-# on the cell, where two threads with one layer overwrite it.
-# Keras 3.16 has a module of this name, with the function in it.
+# The loop of `keras.layers.RNN`, whose public method `inner_loop` calls it with `self.cell` as the
+# step, which gets no more than inputs and states: what else it reads would have to be stored on the
+# cell, where two threads with one layer overwrite it. Keras 3.16 has a module of this name.
 recurrent_loop = getattr(rnn, "rnn", rnn)
 
 # The mask that a tensor carries, `tensor._keras_mask`, or None: there is no public accessor.
 get_keras_mask = masking.get_keras_mask
 
-# Lets a tensor carry a mask, as Keras does with what `compute_mask` returns, which is the public
-# way. But that gets the layer's inputs and not intermediate results of `call`, and in a functional
-# model it becomes a separate operation.
+# Lets a tensor carry a mask. `compute_mask` is the public way, but has no intermediate results of
+# `call`, and in a functional model becomes a separate operation.
 set_keras_mask = masking.set_keras_mask
 
 # A scope in which variables are read in their stored dtype, also in half-precision layers.
@@ -50,20 +46,16 @@ uncast_variables = functools.partial(AutocastScope, None)
 cast_variables = AutocastScope
 
 
-# Whether Keras calls a layer for the shapes of its results, and nothing of it is kept.
-# `keras.SymbolicScope` is public, but not whether one is open. On PyTorch the sizes of arrays are
-# made up there, and nothing else says so: where a layer cannot compute with arrays on the device
-# "meta", Keras passes others.
+# Whether Keras calls a layer for the shapes of its results alone, which on PyTorch it computes from
+# arrays of sizes that it makes up. `keras.SymbolicScope` is public, but not whether one is open.
 infers_shapes = in_symbolic_scope
 
 
 @contextlib.contextmanager
 def first_values():
-    """A scope in which variables have shapes and no values, which they get at its end.
-
-    Gives a function of a variable and an initializer, which takes the place of its own. In public,
-    `variable.assign` replaces a value that took time and memory to make.
-    """
+    """A scope in which variables have shapes and no values, which they get at its end."""
+    # Gives a function that replaces the initializer of a variable. In public, `variable.assign`
+    # replaces a value that took time and memory to make.
 
     def replace(variable, initializer):
         variable._initializer = initializer
@@ -78,83 +70,61 @@ def first_values():
 
 
 def keep_inputs_as_they_are(layer):
-    """Lets `layer` receive the arguments of a call as they are, neither converted nor cast.
-
-    `autocast=False` is public, but then the layer reads its variables uncast too.
-    """
+    """Lets `layer` receive the arguments of a call as they are, neither converted nor cast."""
+    # `autocast=False` is public, but then the layer reads its variables uncast too.
     layer._convert_input_args = False
 
 
 def name_in_h5(function):
-    """The string that Keras's reader of `.h5` files has replaced by a function, or the function.
-
-    `keras.saving.get_custom_objects` is public, but not the objects of a scope.
-    """
+    """The string that Keras's reader of `.h5` files has replaced by a function, or the function."""
+    # `keras.saving.get_custom_objects` is public, but not the objects of a scope.
     scope = global_state.get_global_attribute("custom_objects_scope_dict", {})
     known = {**vars(keras.layers), **keras.saving.get_custom_objects(), **scope}
     return next((name for name, found in known.items() if found is function), function)
 
 
 def writes_h5():
-    """Whether configurations are written to, or read from, a file in the legacy format, `.h5`.
-
-    There is no public way to know. Such a file has no `get_build_config`.
-    """
+    """Whether configurations are written to, or read from, a file in the legacy format, `.h5`."""
+    # There is no public way to know. Such a file has no `get_build_config`.
     return bool(global_state.get_global_attribute("use_legacy_config"))
 
 
 def own_weights(layer):
-    """The weights of a layer itself, each with whether it was made to be trained.
-
-    `layer.trainable_weights` is public, and has those that are trained now, of its parts too.
-    """
+    """The weights of a layer itself, each with whether it was made to be trained."""
+    # `layer.trainable_weights` is public, and has those that are trained now, of its parts too.
     yield from ((weight, True) for weight in layer._trainable_variables)
     yield from ((weight, False) for weight in layer._non_trainable_variables)
 
 
 def rematerialization(layer):
-    """The mode of the `keras.RematScope` in which a layer was made, or None; whether it is listed.
-
-    `keras.RematScope` has a public mode, but a layer's `rematerialized_call` is given no scope.
-    """
+    """The mode of the `keras.RematScope` in which a layer was made, and whether it is listed."""
+    # `keras.RematScope` has a public mode, but a layer's `rematerialized_call` is given no scope.
     scope = layer._remat_mode
     listed = scope is not None and layer.name in scope.layer_names
     return (scope and scope.mode), listed and scope.mode == "list_of_layers"
 
 
 def never_rematerialize(layer):
-    """Lets a layer be as if it were made outside of any `keras.RematScope`.
-
-    In public, it would have to be made within `keras.RematScope(mode=None)`, by whoever made it.
-    """
+    """Lets a layer be as if it were made within `keras.RematScope(mode=None)`, the public way."""
     layer._remat_mode = None
 
 
 def replace_rematerialized_call(wrap):
-    """Lets `wrap(method)` be the method `rematerialized_call` of Keras's layers.
-
-    The method is public, and a class of a user's own may override it; those of functional models
-    and of other layers around ours are Keras's, and nothing else is before the framework.
-    """
+    """Lets `wrap(method)` be the method `rematerialized_call` of Keras's layers."""
+    # The method is public, but functional models and other layers around ours do not override it.
     keras.Layer.rematerialized_call = wrap(keras.Layer.rematerialized_call)
 
 
 def replace_saving_of_optimizers(wrap):
-    """Lets `wrap(method)` be the method `save_own_variables` of Keras's optimizers.
-
-    The method is public, and an optimizer of a user's own may override it. Those that `compile`
-    makes are Keras's, and a layer is not told which optimizer trains it.
-    """
+    """Lets `wrap(method)` be the method `save_own_variables` of Keras's optimizers."""
+    # The method is public, but the optimizers that `compile` makes do not override it.
     optimizer = keras.optimizers.Optimizer
     optimizer.save_own_variables = wrap(optimizer.save_own_variables)
 
 
 def stores_weights(store):
-    """Whether a file has weights of a layer, or of a layer in it, to which `store` belongs.
-
-    It is the argument of `load_own_variables`, which by its public interface has the weights of the
-    layer itself alone. Layers that are made of others have none.
-    """
+    """Whether a file has weights of a layer, or of a layer in it, to which `store` belongs."""
+    # In public, the argument of `load_own_variables` has the weights of the layer itself alone.
     file, path = (getattr(store, name, None) for name in ("h5_file", "_h5_entry_path"))
     if not path or file is None or path not in file:
         return False
@@ -162,28 +132,21 @@ def stores_weights(store):
 
 
 def sublayers(layer, recursive=True):
-    """The layers inside a layer or a model; their own too if `recursive`.
-
-    `Model.layers` is public and gives a model's own; a layer has no such property.
-    """
+    """The layers inside a layer or a model; their own too if `recursive`."""
+    # `Model.layers` is public and gives a model's own; a layer has no such property.
     return layer._flatten_layers(include_self=False, recursive=recursive)
 
 
 def run_operations(model, inputs, replaced):
-    """The outputs of a functional model, of which `replaced(operation)` runs for each operation.
-
-    `keras.models.clone_model` is public and replaces operations, but makes a new symbolic graph.
-    """
+    """The outputs of a functional model, of which `replaced(operation)` runs for each operation."""
+    # `keras.models.clone_model` is public and replaces operations, but makes a new symbolic graph.
     return model._run_through_graph(inputs, replaced)
 
 
 def method_of_weights(layer):
-    """Of an attention layer of Keras, how the method that uses its weights is to be replaced.
-
-    Returns a function: from one that returns a factor of the weights of the next call, to the name
-    of the method and another. None for other layers. `return_attention_scores` is public, and gives
-    weights, but nothing lets one change them.
-    """
+    """How to multiply the weights of an attention layer of Keras; None for other layers."""
+    # Returns a function: from one that returns the factor of the next call, to the name of the
+    # method that uses the weights and another method. Nothing public changes weights.
     if isinstance(layer, (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)):
         softmax = layer._masked_softmax
 
@@ -212,10 +175,8 @@ def method_of_weights(layer):
 
 @contextlib.contextmanager
 def without_flash_attention(layer):
-    """A scope in which an attention layer of Keras with flash attention may return its scores.
-
-    `flash_attention` is public as an argument of the constructor, and cannot be changed later.
-    """
+    """A scope in which an attention layer of Keras with flash attention may return its scores."""
+    # `flash_attention` is public as an argument of the constructor, and cannot be changed later.
     asked = getattr(layer, "_flash_attention", None)
     if asked:
         layer._flash_attention = False
@@ -227,10 +188,8 @@ def without_flash_attention(layer):
 
 
 def saving_a_model():
-    """Whether `get_config` was called for a model that Keras is saving, which shares objects.
-
-    `keras.saving` has `ObjectSharingScope`, but no public way to check whether one is open.
-    """
+    """Whether `get_config` was called for a model that Keras is saving, which shares objects."""
+    # `keras.saving` has `ObjectSharingScope`, but no public way to check whether one is open.
     return global_state.get_global_attribute("shared_objects/id_to_config_map") is not None
 
 

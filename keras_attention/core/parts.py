@@ -1,8 +1,8 @@
-"""The layers that a layer is made of: what Keras's configuration of it does not have of them.
+"""The layers that a layer is made of, and what Keras's configuration does not say of them.
 
-Keras rebuilds a layer from its constructor's arguments alone. What was set on its parts later, that
-a projection is quantized or frozen, and how far a seed has come, it keeps only for the layers that
-a model lists. Here it is part of what a layer says of how it was built.
+Keras rebuilds a layer from its constructor's arguments alone. It keeps that a projection is
+quantized or frozen, and how far a seed has come, only for the layers that a model lists. Here the
+build configuration of a layer says so of its parts.
 """
 
 import functools
@@ -30,11 +30,8 @@ def part(attribute, doc):
 
 
 def freezing(build):
-    """`build`, after which the parts of a layer that is not trainable are not trainable either.
-
-    Keras sets that of a layer's own weights. Those of its parts would be trained by any model
-    around it. So are the parts that were frozen in an `.h5` file.
-    """
+    """`build`, after which the parts of a layer that is frozen are frozen too."""
+    # Keras freezes a layer's own weights alone. So are the parts that were frozen in an `.h5` file.
 
     @functools.wraps(build)
     def build_and_freeze(self, *args, **kwargs):
@@ -69,10 +66,9 @@ def _place(n, part):
 
 
 def check_h5(layer, part=None, trained=True):
-    """Raises if the parts that are frozen do not say which weights of one of them are trained.
-
-    An `.h5` file has the weights of a layer in an order, those that are trained before the others.
-    """
+    """Raises if the parts that are frozen do not say which weights of one of them are trained."""
+    # An `.h5` file has the weights of a layer in an order, those that are trained before the
+    # others.
     part = layer if part is None else part
     trained = trained and part.trainable
     changed = [
@@ -90,22 +86,17 @@ def check_h5(layer, part=None, trained=True):
 
 
 def seeds(layer):
-    """The states of the seeds of a layer and its parts, two integers each, in order."""
-    return [keras.ops.convert_to_numpy(variable).tolist() for variable in _seeds(layer)]
+    """The variables of the seeds of a layer and its parts, of two integers each, in order."""
+    # Beside its weights, a layer has these variables and those of metrics.
+    found = {id(v): v for v in layer.variables if v.name == "seed_generator_state"}
+    return list(found.values())
 
 
 def set_seeds(layer, states):
     """Sets the states of the seeds, if there are as many."""
-    variables = _seeds(layer)
-    if len(variables) == len(states):
+    if len(variables := seeds(layer)) == len(states):
         for variable, state in zip(variables, states, strict=True):
             variable.assign(keras.ops.cast(state, variable.dtype))
-
-
-def _seeds(layer):
-    # Beside its weights, a layer has these variables and those of metrics.
-    found = {id(v): v for v in layer.variables if v.name == "seed_generator_state"}
-    return list(found.values())
 
 
 def set_dtype_policy(layer, value):

@@ -1,13 +1,10 @@
 """Layers under `keras.RematScope`: activations are discarded, and recomputed.
 
 Keras passes a layer's `call` unchanged to the backend. JAX then makes tracers of `training=True`
-and of all other Python values, TensorFlow rejects keyword arguments, and a seed
-leaks on JAX and advances again on the others, which changes the dropout. So the backend
-gets a pure function of tensors: its inputs are arguments, their masks and the layer's variables,
-its outputs results, losses and changed variables.
-
-What is made within a scope includes functional models, and layers of a user's own, around layers
-of this package. Keras would pass their `call` to the backend too.
+and of all other Python values, TensorFlow rejects keyword arguments, and a seed leaks on JAX and
+advances again on the others. So the backend gets a pure function of tensors, for layers of this
+package and for models and layers around them: its inputs are arguments, their masks and the layer's
+variables, its outputs results, losses and changed variables.
 """
 
 import contextlib
@@ -57,10 +54,7 @@ def of_call(layer, rematerialized, call, *args, **kwargs):
 
 
 def _of_any(rematerialized):
-    """Keras's method of its layers, for which those around ours are computed again as ours are.
-
-    A functional model made within a scope is a layer that was made there.
-    """
+    """Keras's method of its layers, for which those around ours are computed again as ours are."""
 
     def rematerialized_call(layer, call, *args, **kwargs):
         def keras_call(*args, **kwargs):

@@ -17,8 +17,8 @@ class SequenceParallel(keras.distribution.ModelParallel):
     """A `keras.distribution.ModelParallel` that splits sequences over an axis of the mesh too.
 
     For JAX, on which Keras distributes models. Each device has part of the positions of every array
-    between the layers. Models, losses and `fit` stay as they are: layers compute position by
-    position, and attention of this package exchanges what it needs.
+    between the layers, and attention of this package exchanges what it needs. Models, losses and
+    `fit` stay as they are.
 
     - "ring": keys and values go from device to device (Liu et al. 2023, "Ring Attention with
       Blockwise Transformers"; see `ops.ring_attend`). Under a causal mask each device has an early
@@ -32,13 +32,11 @@ class SequenceParallel(keras.distribution.ModelParallel):
     devices do not divide. `ops.explain` returns which kernel runs.
 
     Args:
-        layout_map: the `keras.distribution.LayoutMap`, of the mesh and maybe of weights: an empty
-            one, or a `layout_map` for a third axis.
-        batch_dim_name: the axis of the mesh that splits the batch; the first by default.
+        layout_map, batch_dim_name, auto_shard_dataset: as of `keras.distribution.ModelParallel`; an
+            empty map of a mesh, or one that splits weights over a third axis.
         sequence_dim_name: the axis of the mesh that splits sequences, the second axis of all data
             whose length it divides.
         method: "ring" or "heads".
-        auto_shard_dataset: as of `keras.distribution.ModelParallel`.
 
     Raises:
         ValueError: the mesh has no such axis, or `method` is unknown.
@@ -62,11 +60,8 @@ class SequenceParallel(keras.distribution.ModelParallel):
         method: Method = "ring",
         auto_shard_dataset: bool = True,
     ):
-        super().__init__(
-            layout_map=layout_map,
-            batch_dim_name=batch_dim_name,
-            auto_shard_dataset=auto_shard_dataset,
-        )
+        options = {"batch_dim_name": batch_dim_name, "auto_shard_dataset": auto_shard_dataset}
+        super().__init__(layout_map=layout_map, **options)
         names = self.device_mesh.axis_names
         if sequence_dim_name not in names:
             raise ValueError(

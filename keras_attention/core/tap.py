@@ -20,26 +20,20 @@ state = _State()
 class Listener:
     """Is told the weights of the calls of some layers of its thread, and may scale them.
 
-    Args:
-        names: those of the layers, by their `id`.
-        add: a function of the name of a layer and of its weights.
-        factor: a function of the name of a layer, whose result is that of the method.
+    `names` are those of the layers, by their `id`; `add` takes the name of a layer and its weights,
+    and `factor` the name.
     """
 
     def __init__(self, names, add, factor):
-        self._names, self._add, self._factor = names, add, factor
-
-    def hears(self, layer: Any) -> bool:
-        """Whether it wants the weights of a layer, which may be slower to compute with them."""
-        return id(layer) in self._names
+        self.names, self._add, self._factor = names, add, factor
 
     def factor(self, layer: Any) -> Any:
         """What the weights (B, H, T, S) of the next call of a layer are multiplied by, or None."""
-        return self._factor(self._names[id(layer)])
+        return self._factor(self.names[id(layer)])
 
     def heard(self, layer: Any, scores: Any) -> None:
         """Takes the weights of a call before dropout, as `return_attention_scores` returns them."""
-        self._add(self._names[id(layer)], scores)
+        self._add(self.names[id(layer)], scores)
 
 
 @contextlib.contextmanager
@@ -53,5 +47,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def of(layer: Any) -> list[Listener]:
-    """Who listens to a layer."""
-    return [x for x in state.listeners if x.hears(layer)]
+    """Who listens to a layer, which may be slower to compute with weights."""
+    return [x for x in state.listeners if id(layer) in x.names]

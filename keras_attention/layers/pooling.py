@@ -21,12 +21,9 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     Args:
         num_queries: None for one query and output (B, D), or their number for (B, num_queries, D).
-        num_heads, key_dim, value_dim: heads with projections, as in `Attention`; without `key_dim`
-            the inputs themselves are compared and summed.
-        score, normalization: slots, as in `Attention`.
-        dropout: rate at which weights are dropped in training.
+        num_heads, key_dim, value_dim, score, normalization, dropout, seed: as in `Attention`;
+            without `key_dim` the inputs themselves are compared and summed.
         query_initializer: of the queries.
-        seed: seed of the dropout.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -72,25 +69,14 @@ class AttentionPooling(saving.ConfigurableLayer):
     ):
         super().__init__(**kwargs)
         self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
-        self.num_heads = shapes.check_count("num_heads", num_heads)
-        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
         self.value_dim = shapes.check_count("value_dim", value_dim, optional=True)
-        self.score = scores.get(score)
-        self.normalization = normalizations.get(normalization)
-        self.dropout = shapes.check_rate("dropout", dropout)
         self.query_initializer = keras.initializers.get(query_initializer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
-        self._attention = Attention(
-            self.num_heads,
-            self.key_dim,
-            self.value_dim,
-            score=self.score,
-            normalization=self.normalization,
-            dropout=self.dropout,
-            seed=self.seed,
-            name="attention",
-            dtype=self.dtype_policy,
-        )
+        options: dict[str, Any] = {"name": "attention", "dtype": self.dtype_policy}
+        options |= {"dropout": dropout, "seed": seed}
+        attention = Attention(num_heads, key_dim, value_dim, score, normalization, **options)
+        for name in ("num_heads", "key_dim", "score", "normalization", "dropout", "seed"):
+            setattr(self, name, getattr(attention, name))
+        self._attention = attention
 
     def build(self, x_shape, mask_shape=None):
         query_shape = self._query_shape(x_shape)
@@ -116,13 +102,9 @@ class AttentionPooling(saving.ConfigurableLayer):
             query = ops.broadcast_to(ops.cast(self.query, self.compute_dtype), queries)
         else:
             query = ops.zeros(queries, self.compute_dtype)
-        output, weights = self._attention(
-            *(query, x),
-            value_mask=mask,
-            return_attention_scores=True,
-            training=training,
-            positions=sequence.only_word(positions),
-        )
+        given = {"training": training, "positions": sequence.only_word(positions)}
+        given |= {"value_mask": mask, "return_attention_scores": True}
+        output, weights = self._attention(query, x, **given)
         output = output if self.num_queries else ops.squeeze(output, axis=1)
         return (output, weights) if return_attention_scores else output
 
@@ -130,10 +112,8 @@ class AttentionPooling(saving.ConfigurableLayer):
         return None
 
     def compute_output_shape(self, x_shape, mask_shape=None):
-        batch, queries, features = self._attention.compute_output_shape(
-            self._query_shape(x_shape), x_shape
-        )
-        return (batch, queries, features) if self.num_queries else (batch, features)
+        shape = self._attention.compute_output_shape(self._query_shape(x_shape), x_shape)
+        return shape if self.num_queries else (shape[0], shape[2])
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
@@ -141,10 +121,9 @@ class AttentionPooling(saving.ConfigurableLayer):
         sequence.only_word(given.positions)
         shape = given.x.shape
         output = keras.KerasTensor(self.compute_output_shape(shape), dtype=self.compute_dtype)
-        if not given.return_attention_scores:
-            return output
         shape = (shape[0], self.num_heads, self.num_queries or 1, shape[1])
-        return output, keras.KerasTensor(shape, dtype=self.compute_dtype)
+        scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
+        return (output, scores) if given.return_attention_scores else output
 
 
 class FeedForwardAttention(AttentionPooling):
@@ -155,19 +134,13 @@ class FeedForwardAttention(AttentionPooling):
     `AttentionPooling` without a query, with a score of the keys alone. Padding is ignored.
 
     Args:
-        units: None, or the size of a hidden layer.
-        activation: of the score, or of its hidden layer.
+        units, activation: None, or the size of a hidden layer; and of it, or else of the score.
         normalization, dropout, seed: as in `AttentionPooling`.
         kernel_initializer: of w, or of W and v.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments are those of `AttentionPooling`.
-
-    Returns:
-        (B, D). It carries no mask. A row of padding gives zeros.
-
-    Raises:
-        ValueError, TypeError: as `AttentionPooling`; `units` is no positive integer.
+    Call arguments, results and errors are those of `AttentionPooling`; `units` must be a positive
+    integer.
 
     Example:
 
@@ -195,9 +168,8 @@ class FeedForwardAttention(AttentionPooling):
     ):
         saving.check_free(type(self), kwargs)
         score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)
-        super().__init__(
-            score=score, normalization=normalization, dropout=dropout, seed=seed, **kwargs
-        )
+        kwargs |= {"normalization": normalization, "dropout": dropout, "seed": seed}
+        super().__init__(score=score, **kwargs)
         self.units = score.units
         self.activation = score.activation
         self.kernel_initializer = score.kernel_initializer
@@ -211,8 +183,7 @@ class ClassToken(saving.ConfigurableLayer):
     (Darcet et al. 2024). Tokens are never masked, even if the sequence is left-padded or empty.
 
     Args:
-        initializer: of the tokens.
-        num_tokens: how many.
+        initializer, num_tokens: of the tokens, and how many.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -223,8 +194,7 @@ class ClassToken(saving.ConfigurableLayer):
         (B, num_tokens + T, D), carrying the mask with True before it.
 
     Raises:
-        ValueError: a number is not as described, or `x` does not have three axes with a known
-            number of features.
+        ValueError: a number or a shape is not as described.
 
     Example:
 
@@ -247,9 +217,8 @@ class ClassToken(saving.ConfigurableLayer):
 
     def build(self, x_shape, mask_shape=None):
         shapes.check_sequence(x_shape)
-        self.token = self.add_weight(
-            name="token", shape=(1, self.num_tokens, x_shape[-1]), initializer=self.initializer
-        )
+        shape = (1, self.num_tokens, x_shape[-1])
+        self.token = self.add_weight(shape, self.initializer, name="token")
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = masks.padding(x, mask)

@@ -27,14 +27,7 @@ class SelfAttention(Attention):
         causal: whether position t sees only positions up to t.
         **kwargs: all other arguments of `Attention`.
 
-    Call arguments are those of `Attention`, except `value` and `key`.
-
-    Returns:
-        (B, T, num_heads · value_dim), carrying the input's mask.
-
-    Raises:
-        ValueError, TypeError: as `Attention`; and if it is built for a second sequence of another
-            shape.
+    Call arguments, results and errors are those of `Attention`, without `value` and `key`.
 
     Example:
 
@@ -66,20 +59,11 @@ class LocalSelfAttention(SelfAttention):
     if |i − j| ≤ n · r and (i − j) mod r = 0.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
-        neighbors: n, the number of keys on each side.
-        rate: r, the distance between them.
-        causal: whether position t sees only positions up to t.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
-            the layer.
+        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
+        neighbors, rate: n, the number of keys on each side, and r, the distance between them.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
 
-    Call arguments are those of `SelfAttention`.
-
-    Returns:
-        (B, T, num_heads · value_dim), carrying the input's mask.
-
-    Raises:
-        ValueError, TypeError: as `SelfAttention`; `neighbors` or `rate` is no positive integer.
+    Call arguments, results and errors are those of `SelfAttention`.
 
     Example:
 
@@ -136,19 +120,11 @@ class AtrousSelfAttention(_ByRate):
     `SelfAttention` with the pattern `Dilated(r)`: query i sees key j if (i − j) mod r = 0.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
-        rate: r, the distance between keys.
-        causal: whether position t sees only positions up to t.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
-            the layer.
+        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
+        rate: r, the distance between keys, a positive integer.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
 
-    Call arguments are those of `SelfAttention`.
-
-    Returns:
-        (B, T, num_heads · value_dim), carrying the input's mask.
-
-    Raises:
-        ValueError, TypeError: as `SelfAttention`; `rate` is no positive integer.
+    Call arguments, results and errors are those of `SelfAttention`.
 
     Example:
 
@@ -170,19 +146,11 @@ class SparseSelfAttention(_ByRate):
     |i − j| < r. With r near √T, two layers connect any two positions, and each sees O(√T) keys.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
-        rate: r, the stride.
-        causal: whether position t sees only positions up to t, as in the paper.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with that of
-            the layer.
+        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
+        rate: r, the stride, a positive integer.
+        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
 
-    Call arguments are those of `SelfAttention`.
-
-    Returns:
-        (B, T, num_heads · value_dim), carrying the input's mask.
-
-    Raises:
-        ValueError, TypeError: as `SelfAttention`; `rate` is no positive integer.
+    Call arguments, results and errors are those of `SelfAttention`.
 
     Example:
 
@@ -204,21 +172,14 @@ class RelativePositionAttention(Attention):
     the distance between the two positions, clipped at ±max_distance.
 
     Args:
-        num_heads, key_dim: as in `Attention`.
+        num_heads, key_dim, value_dim: as in `Attention`.
         max_distance: k of the paper: 2k + 1 embeddings; distances beyond k are clipped to k.
-        value_dim: features of each value head; defaults to `key_dim`.
         use_values: whether the values have embeddings too.
         per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
         **kwargs: all other arguments of `Attention` but `position`.
 
-    Call arguments are those of `Attention`.
-
-    Returns:
-        (B, T, num_heads · value_dim), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: as `Attention` and `positions.Shaw`.
+    Call arguments, results and errors are those of `Attention`, and errors of `positions.Shaw`.
 
     Example:
 
@@ -245,17 +206,12 @@ class RelativePositionAttention(Attention):
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
-        of_shaw: dict[str, Any] = {
-            "use_values": use_values,
-            "per_head": per_head,
-            "embeddings_initializer": embeddings_initializer,
-            "embeddings_regularizer": embeddings_regularizer,
-            "embeddings_constraint": embeddings_constraint,
-        }
-        position = positions.Shaw(max_distance, name="shaw", **of_shaw)
+        weights = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        position = positions.Shaw(max_distance, use_values, per_head, *weights, name="shaw")
         kwargs["position"] = position
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        for name in ("max_distance", *of_shaw):
+        names = "max_distance", "use_values", "per_head", "embeddings_initializer"
+        for name in (*names, "embeddings_regularizer", "embeddings_constraint"):
             setattr(self, name, getattr(position, name))
 
 
@@ -280,15 +236,9 @@ class LocalAttention(Attention):
         center_initializer: of W_p and v_p.
         **kwargs: all other arguments of `Attention`.
 
-    Call arguments are those of `Attention`. S counts the real keys of each row, and s is the index
-    of a key among them, so that padding on either side changes nothing; monotonic windows use
-    `positions`. Predicted ones take no `segment_ids`.
-
-    Returns:
-        As `Attention`.
-
-    Raises:
-        ValueError, TypeError: `window` or `mode` is not as described, or as `Attention`.
+    Call arguments, results and errors are those of `Attention`. S counts the real keys of each row,
+    and s is the index of a key among them, so that padding on either side changes nothing;
+    monotonic windows use `positions`. Predicted ones take no `segment_ids`.
 
     Example:
 
@@ -349,25 +299,15 @@ class PredictedCenter:
         # British, as in 0.1.0: saved files find the weights by these names.
         sizes = {"centre_kernel": (heads, size, units), "centre_vector": (heads, units, 1)}
 
-        def weight(name, shape):
-            # The center is computed in float32, like scores: half precision cannot count to 4096.
-            start = saving.clone_initializer(self.layer.center_initializer)
-            return self.layer.add_weight(name=name, shape=shape, initializer=start, autocast=False)
-
-        return {name: weight(name, shape) for name, shape in sizes.items()}
+        start = self.layer.center_initializer
+        # The center is computed in float32, like scores: half precision cannot count to 4096.
+        return {
+            n: self.layer.add_weight(of, saving.clone_initializer(start), name=n, autocast=False)
+            for n, of in sizes.items()
+        }
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
-        window = self.layer.window
-        distance = self._distance(query, key, key_mask)
-        near = ops.less_equal(ops.abs(distance), float(window))
-        multiplier = ops.exp(-2.0 * ops.square(distance / window))
-        if spec.multiplier is not None:
-            multiplier = multiplier * spec.multiplier
-        return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
-
-    def _distance(self, query, key, key_mask):
-        """The offset of each key from the center: (B, H, T, S) of query heads (B, T, H, K)."""
         wide = shapes.accumulation_dtype(query)
         weights = self.layer.centre_kernel, self.layer.centre_vector
         kernel, vector = (ops.cast(weight, wide) for weight in weights)
@@ -375,12 +315,20 @@ class PredictedCenter:
         share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
         if key_mask is None:
             length = ops.shape(key)[1]
-            positions = ops.cast(ops.arange(length), wide)[None, None, None]
-            return positions - share * ops.cast(length, wide)
-        real = ops.cast(key_mask, wide)
-        # The position among the real keys. Padding shares one, but is masked.
-        positions = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
-        return positions - share * ops.sum(real, axis=-1)[:, None, None, None]
+            at, length = ops.arange(length)[None, None, None], ops.cast(length, wide)
+        else:
+            real = ops.cast(key_mask, wide)
+            # The position among the real keys. Padding shares one, but is masked.
+            at = (ops.cumsum(real, axis=-1) - 1.0)[:, None, None]
+            length = ops.sum(real, axis=-1)[:, None, None, None]
+        # The offset of each key from the center, (B, H, T, S).
+        distance = ops.cast(at, wide) - share * length
+        window = self.layer.window
+        near = ops.less_equal(ops.abs(distance), float(window))
+        multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        if spec.multiplier is not None:
+            multiplier = multiplier * spec.multiplier
+        return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
 
 
 class HardAttention(Attention):
@@ -450,8 +398,8 @@ class ReinforceLoss(saving.ConfigurableLayer):
     Args:
         factor: λ_r of the paper, the weight of this loss relative to others.
         momentum: of the baseline, in [0, 1).
-        entropy_factor: weight of the entropy of the choices relative to the reward (λ_e of the
-            paper, whose second term −l_b estimates). It keeps choices from settling too early.
+        entropy_factor: weight of the entropy of the choices, λ_e of the paper, relative to the
+            reward. It keeps choices from settling too early.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -464,8 +412,7 @@ class ReinforceLoss(saving.ConfigurableLayer):
         a subclassed model: a functional model drops layers that lead to no output.
 
     Raises:
-        ValueError: `factor` is not positive, `momentum` is not in [0, 1), or the reward is not one
-            number per row.
+        ValueError: a number is not as described, or the reward is not one number per row.
 
     Example: a classifier that attends to one position of its input.
 
@@ -492,9 +439,8 @@ class ReinforceLoss(saving.ConfigurableLayer):
         self.entropy_factor = shapes.check_number("entropy_factor", entropy_factor)
 
     def build(self, log_probability_shape, reward_shape=None):
-        self.baseline = self.add_weight(
-            name="baseline", shape=(), initializer="zeros", trainable=False, autocast=False
-        )
+        options = {"name": "baseline", "trainable": False, "autocast": False}
+        self.baseline = self.add_weight((), "zeros", **options)
 
     def call(self, log_probability: Tensor, reward: Tensor, training: bool | None = None) -> Tensor:
         self._check(log_probability.shape, reward.shape)
@@ -518,9 +464,8 @@ class ReinforceLoss(saving.ConfigurableLayer):
                 "`reward` must be one number a row, (B,) or (B, 1). "
                 f"Received: reward.shape={tuple(reward_shape)}"
             )
-        shapes.check_same(
-            "Batch sizes", log_probability=log_probability_shape[0], reward=reward_shape[0]
-        )
+        sizes = {"log_probability": log_probability_shape[0], "reward": reward_shape[0]}
+        shapes.check_same("Batch sizes", **sizes)
 
     def compute_output_spec(self, log_probability, reward, training=None):
         self._check(log_probability.shape, reward.shape)

@@ -23,13 +23,11 @@ class LearnedQueries(saving.ConfigurableLayer):
     """A fixed number of learned vectors for each sequence: seeds, inducing points, or latents.
 
     With a `TransformerBlock(cross_attention=True, self_attention=False)` they summarize a sequence
-    or a set of any length: the seeds of pooling by multi-head attention and the inducing points of
-    a Set Transformer (Lee et al. 2019, sections 3.1 and 3.2), the latents of a Perceiver (Jaegle et
-    al. 2021).
+    or a set of any length: the seeds and inducing points of a Set Transformer (Lee et al. 2019,
+    sections 3.1 and 3.2), the latents of a Perceiver (Jaegle et al. 2021).
 
     Args:
-        num_queries: how many.
-        dim: features of each; those of the input by default.
+        num_queries, dim: how many, and features of each; those of the input by default.
         initializer: of the vectors.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
@@ -40,17 +38,14 @@ class LearnedQueries(saving.ConfigurableLayer):
         (B, num_queries, dim), without a mask: queries are no padding, whatever x has.
 
     Raises:
-        ValueError: a size is not a positive integer, or `x` does not have three axes with, unless
-            `dim` is given, a known number of features.
+        ValueError: a size or a shape is not as described.
 
     Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 100, 16))
     >>> latents = keras_attention.LearnedQueries(4)(x)
-    >>> block = keras_attention.TransformerBlock(
-    ...     32, 2, cross_attention=True, self_attention=False, residual="pre"
-    ... )
+    >>> block = keras_attention.TransformerBlock(32, 2, cross_attention=True, self_attention=False)
     >>> block(latents, x).shape
     (2, 4, 16)
     """
@@ -90,15 +85,14 @@ class LearnedQueries(saving.ConfigurableLayer):
 class InducedSetAttentionBlock(saving.ConfigurableLayer):
     r"""A block of a set in time O(S · m), through m inducing points (Lee et al. 2019, equation 9).
 
-    `ISAB(X) = MAB(X, MAB(I, X))`: learned points I attend to the set, and the set attends to
+    `ISAB(X) = MAB(X, MAB(I, X))`: m learned points I attend to the set, and the set attends to
     what they found. `MAB(X, Y)`, equation 6, is a `TransformerBlock` with cross-attention alone.
     There are no positions, so that another order of the elements is another order of the outputs.
 
     Args:
         intermediate_dim, num_heads, dropout, activation, layer_norm_epsilon, norm, key_dim,
             residual, kernel_initializer: of both blocks, as in `TransformerBlock`.
-        num_inducing_points: m.
-        initializer: of the points.
+        num_inducing_points, initializer: m, and the initializer of the points.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -143,22 +137,19 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         self._points = LearnedQueries(
             num_inducing_points, initializer=initializer, dtype=self.dtype_policy, name="points"
         )
-        names = "dropout", "activation", "layer_norm_epsilon", "norm", "key_dim", "residual"
+        sizes = "intermediate_dim", "num_heads", "dropout", "layer_norm_epsilon", "key_dim"
+        names = (*sizes, "activation", "norm", "residual")
         given = locals()
         options: dict[str, Any] = {name: given[name] for name in names}
+        options |= {"cross_attention": True, "self_attention": False, "dtype": self.dtype_policy}
         self._to_points, self._to_elements = (
             TransformerBlock(
-                *(intermediate_dim, num_heads),
-                cross_attention=True,
-                self_attention=False,
-                dtype=self.dtype_policy,
+                **options,
                 name=name,
                 kernel_initializer=saving.clone_initializer(kernel_initializer),
-                **options,
             )
             for name in ("to_points", "to_elements")
         )
-        self.intermediate_dim, self.num_heads = intermediate_dim, num_heads
         for name in (*names, "kernel_initializer"):
             setattr(self, name, getattr(self._to_points, name))
 
@@ -173,8 +164,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         points = self._to_points(self._points(x), x, context_mask=mask, training=training)
         return self._to_elements(x, points, mask=mask, training=training)
 
-    def compute_mask(self, x, previous_mask=None):
-        return masks.padding(x, previous_mask)
+    compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._points.compute_output_shape(x_shape)
@@ -187,9 +177,8 @@ Initial = Literal["gaussian", "learned"]
 class CompetingAttention(Attention, saved=False):
     """Attention whose softmax is over the queries. Locatello et al. 2020, equations 1 and 2.
 
-    The output of a query is the mean of the values by `a + ε`, where a are the weights of the
-    softmax, so that a query that won no key has a mean too. The weights that a call returns are a
-    itself, which show what each key went to.
+    With the weights a of the softmax, which a call returns, the output of a query is the mean of
+    the values by `a + ε`, so that a query that won no key has one too.
     """
 
     def __init__(self, epsilon: float, **kwargs: Any):
@@ -197,22 +186,18 @@ class CompetingAttention(Attention, saved=False):
         self.epsilon = epsilon
 
     def attend(self, *heads, return_weights=False, **given):
-        mean = SumToOne()
+        def over_queries(scores, mask):
+            # Keras warns about a softmax over one element.
+            return ops.ones_like(scores) if scores.shape[-2] == 1 else ops.softmax(scores, axis=-2)
 
         def normalize(scores, mask):
-            return mean.normalize(_over_queries(scores, mask) + self.epsilon, mask)
+            return SumToOne().normalize(over_queries(scores, mask) + self.epsilon, mask)
 
         result = super().attend(*heads, normalization=normalize, **given)
         if not return_weights:
             return result
-        given = {**given, "normalization": _over_queries, "return_weights": True}
+        given = {**given, "normalization": over_queries, "return_weights": True}
         return result.replace(weights=super().attend(*heads, **given).weights)
-
-
-def _over_queries(scores: Tensor, mask: Tensor | None) -> Tensor:
-    """The softmax of each key over the queries, which a kernel masks."""
-    # Keras warns about a softmax over one element.
-    return ops.ones_like(scores) if scores.shape[-2] == 1 else ops.softmax(scores, axis=-2)
 
 
 class SlotAttention(saving.ConfigurableLayer):
@@ -225,15 +210,13 @@ class SlotAttention(saving.ConfigurableLayer):
         slots = GRU(u, slots),    slots = slots + network(norm(slots))
 
     Args:
-        num_slots: number of slots, K.
-        dim: features of a slot, and of queries, keys and values.
+        num_slots, dim: K, and the features of a slot, and of queries, keys and values.
         intermediate_dim, activation: of the network, as in `FeedForward`.
         num_iterations: number of updates.
-        initial: the slots before them. "gaussian" draws them in each call, at inference too, from
-            a normal distribution with a learned mean and deviation; "learned" are K vectors.
+        initial, seed: the slots before them. "gaussian" draws them in each call, at inference too,
+            from a normal distribution with a learned mean and deviation; "learned" are K vectors.
         epsilon, layer_norm_epsilon: ε, and what the norms add to variances.
         kernel_initializer: of the projections, the network, and the weights of `initial`.
-        seed: of the draws.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -275,12 +258,9 @@ class SlotAttention(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_slots = shapes.check_count("num_slots", num_slots)
-        self.dim = shapes.check_count("dim", dim)
-        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
-        for name, e in {"epsilon": epsilon, "layer_norm_epsilon": layer_norm_epsilon}.items():
-            setattr(self, name, shapes.check_number(name, e, above=0))
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self._keep(shapes.check_count, num_slots=num_slots, dim=dim, num_iterations=num_iterations)
+        self._keep(shapes.check_positive, epsilon=epsilon, layer_norm_epsilon=layer_norm_epsilon)
+        self.seed = shapes.check_seed("seed", seed)
         options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
         self._network = FeedForward(intermediate_dim, activation, name="network", **options)
         for name in ("intermediate_dim", "activation", "kernel_initializer"):

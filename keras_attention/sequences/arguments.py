@@ -29,8 +29,7 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
             key, value = (masks.clear(x, mask[:, 0, 0]) for x in (key, value))
         if mask.shape[1] == 1 and mask.shape[3] == 1:
             query = masks.clear(query, mask[:, 0, :, 0])
-    if given.logit_soft_cap is not None:
-        shapes.check_number("logit_soft_cap", given.logit_soft_cap, above=0)
+    shapes.check_optional_positive("logit_soft_cap", given.logit_soft_cap)
     normalization = _slot("normalization", given.normalization)
     if not normalization.built:
         _built("normalization", normalization, query.shape, key.shape)

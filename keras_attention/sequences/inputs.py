@@ -32,12 +32,9 @@ def arguments(function, *args, **kwargs):
 
 
 def of_call(layer, args, kwargs):
-    """The positional and named arguments of a call of `layer`, checked and converted.
-
-    Keras casts every float argument to the compute dtype, and an array once for each role. A layer
-    with `_unrounded` arguments has its own conversion: these, such as a bias or a cache, are not
-    cast, and one array stays one tensor.
-    """
+    """The positional and named arguments of a call of `layer`, checked and converted."""
+    # Keras casts every float argument to the compute dtype, and an array once for each role. For a
+    # layer with `_unrounded` arguments, these are not cast, and one array stays one tensor.
     for n, given in enumerate(args):
         if given is not None:
             _check_dense(layer, given, first=n == 0)
@@ -120,10 +117,8 @@ def three_shapes(query_shape, value_shape=None, key_shape=None):
 
 
 def floats(tensors, dtype):
-    """The tensors, integers and booleans cast to `dtype`; one in several roles stays one.
-
-    The output of attention has the dtype of the values, and integers would truncate the sums.
-    """
+    """The tensors, integers and booleans cast to `dtype`; one in several roles stays one."""
+    # The output of attention has the dtype of the values, and integers would truncate the sums.
     cast = {}
     for x in tensors:
         if "float" not in keras.backend.standardize_dtype(x.dtype):
@@ -188,10 +183,7 @@ def check_not_padding(attention_mask, query):
 
 
 def pair(name, given, query, value, one_sequence=False):
-    """Integers of query and key positions, from one array for self-attention or a pair.
-
-    Either position may be None. Returns two int32 tensors, or None without `segment_ids`.
-    """
+    """Integers of queries and keys, from one array for self-attention or a pair; None of None."""
     if given is None:
         return (None, None) if name == "positions" else None
     # A list of rows is one array. A pair is a tuple, or the list of tensors that Keras makes of it.
@@ -232,22 +224,18 @@ def integers(name, role, array, like):
             f"`{name}` must be {expected} for each sequence. "
             f"Received shape {tuple(array.shape)} for `{role}`"
         )
-    shapes.check_same(
-        f"Lengths of `{role}` and its {name}", **{role: like.shape[1], name: array.shape[-1]}
-    )
+    sizes = {role: like.shape[1], name: array.shape[-1]}
+    shapes.check_same(f"Lengths of `{role}` and its {name}", **sizes)
     if rank == 2 and array.shape[0] != 1:
-        check = {role: like.shape[0], name: array.shape[0]}
-        shapes.check_same(f"Batch sizes of `{role}` and its {name}", **check)
+        sizes = {role: like.shape[0], name: array.shape[0]}
+        shapes.check_same(f"Batch sizes of `{role}` and its {name}", **sizes)
     if name == "segment_ids" or isinstance(array, keras.KerasTensor):
         return array
     return ops.cast(array, "int32")
 
 
 def check_within(name, array, dtype=None):
-    """Raises if an integer of `array` that is visible would overflow in `dtype`.
-
-    None is the dtype in which the backend stores it: JAX may store int64 as int32.
-    """
+    """Raises if a visible integer of `array` would overflow in `dtype`, or in the backend's own."""
     if ops.is_tensor(array):
         kind = keras.backend.standardize_dtype(array.dtype)
         if dtype is None or kind not in ("int64", "uint32", "uint64"):

@@ -40,16 +40,9 @@ def every(found):
 
 
 def padding(tensor, passed, name="x", mask_name="mask", features=True):
-    """The mask that a tensor carries and the one passed for it, combined; None without any.
-
-    Args:
-        tensor: (B, T, D), or with more axes of positions; without D, as ids, with `features` False.
-        passed: boolean (B, T) or (1, T), or None.
-        name, mask_name: of the two arguments.
-
-    Raises:
-        ValueError: `passed` or the carried mask has another shape, or is not of 0 and 1.
-    """
+    """The mask that a tensor carries and the one passed for it, checked and combined; or None."""
+    # The tensor is (B, T, D), or has more axes of positions; ids have no `features`. The mask is
+    # (B, T) or (1, T). Errors have the names of the two arguments.
     carried = implicit(tensor)
     if carried is None and passed is None:
         return None
@@ -62,13 +55,16 @@ def padding(tensor, passed, name="x", mask_name="mask", features=True):
 
 
 def passed_on(layer, x, previous_mask=None):
-    """The `compute_mask` of a layer whose output has the positions of `x`, with the mask checked.
-
-    Where a functional model is made, nothing else sees a mask that `x` carries.
-    """
+    """The `compute_mask` of a layer whose output has the positions of `x`; it checks the mask."""
+    # Where a functional model is made, nothing else sees a mask that `x` carries.
     if previous_mask is not None:
         check_axes(previous_mask, x.shape[:-1][: len(previous_mask.shape)])
     return previous_mask
+
+
+def of_first(layer, inputs, previous_mask=None):
+    """The `compute_mask` of a layer whose output has the positions of its first input."""
+    return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
 
 
 def whole(mask, tensor):
@@ -90,41 +86,30 @@ def check_axes(mask, axes, name="x", mask_name="mask"):
     for axis, (expected, size) in enumerate(zip(axes, mask.shape, strict=True)):
         if axis or size != 1:
             what = ("Batch sizes", "Lengths")[axis] if axis < 2 else f"Sizes of axis {axis}"
-            shapes.check_same(
-                f"{what} of `{name}` and its mask", **{name: expected, mask_name: size}
-            )
+            sizes = {name: expected, mask_name: size}
+            shapes.check_same(f"{what} of `{name}` and its mask", **sizes)
 
 
 def of_pairs(query_mask, key_mask, attention_mask):
     """Masks (B, T), (B, S) and (B, H, T, S), or None, as a tuple that broadcasts to pairs."""
-    found = []
-    if query_mask is not None:
-        found.append(ops.expand_dims(query_mask, (1, 3)))
-    if key_mask is not None:
-        found.append(ops.expand_dims(key_mask, (1, 2)))
-    if attention_mask is not None:
-        found.append(attention_mask)
-    return tuple(found)
+    of_query = () if query_mask is None else (ops.expand_dims(query_mask, (1, 3)),)
+    of_key = () if key_mask is None else (ops.expand_dims(key_mask, (1, 2)),)
+    return (*of_query, *of_key, *(() if attention_mask is None else (attention_mask,)))
 
 
 def clear(tensor, mask):
-    """`tensor` (B, T, …) with zeros where its padding mask (B, T) is False; None masks nothing.
-
-    Padding may contain any values. Its weight is 0, but 0 · NaN is NaN, in a sum of values as in
-    the gradient of a kernel that multiplies it, so its values must not get that far.
-    """
+    """`tensor` (B, T, …) with zeros where its padding mask (B, T) is False; None masks nothing."""
+    # Padding may contain any values. Its weight is 0, but 0 · NaN is NaN, in a sum of values as in
+    # the gradient of a kernel that multiplies it, so its values must not get that far.
     if mask is None:
         return tensor
     return backend.clear(tensor, mask)
 
 
 def boolean(name, mask):
-    """`mask` as a boolean tensor; an error unless it is boolean, or its values are 0 and 1.
-
-    A float mask of 0 and -1e9, meant to be added to scores, turns into its own opposite when it is
-    cast to boolean. So float and integer values are checked where they can be seen; a float mask
-    whose values are not known yet (a symbolic input, a traced function) is refused by its dtype.
-    """
+    """`mask` as a boolean tensor; an error unless it is boolean, or its values are 0 and 1."""
+    # A float mask of 0 and -1e9, meant to be added to scores, would become its own opposite. So
+    # values are checked where they are known; where they are not, floats are refused.
     if mask is None:
         return None
     if not shapes.is_array(mask):
@@ -133,13 +118,14 @@ def boolean(name, mask):
     if dtype == "bool":
         return mask if ops.is_tensor(mask) else ops.convert_to_tensor(mask)
     values = shapes.visible_values(mask)
+    or_bias = " Pass other numbers as `attention_bias`." if name == "attention_mask" else ""
     if values is None and "float" in dtype:
         raise TypeError(
             f"`{name}` must be boolean, True = attend. Received dtype {dtype}, whose values cannot "
             f"be checked before the model runs: give the input dtype='bool', or pass "
             f"`keras.ops.cast({name}, 'bool')` of zeros and ones. A mask to be added to the scores "
             "(0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
-            f"{_or_bias(name)}"
+            f"{or_bias}"
         )
     if values is not None and not np.isin(values, (0, 1)).all():
         strange = values[~np.isin(values, (0, 1))].ravel()[0]
@@ -147,11 +133,6 @@ def boolean(name, mask):
             f"`{name}` must be boolean, True = attend (zeros and ones are taken for False and "
             f"True). Received dtype {dtype} with the value {strange}. A mask to be added to the "
             "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0`."
-            f"{_or_bias(name)}"
+            f"{or_bias}"
         )
     return ops.cast(mask, "bool")
-
-
-def _or_bias(name):
-    """Advice on a mask of numbers, if a call has an argument for it."""
-    return " Pass other numbers as `attention_bias`." if name == "attention_mask" else ""

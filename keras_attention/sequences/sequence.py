@@ -13,6 +13,8 @@ come first, so that the index of each is its position. Results are restored to t
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any, NamedTuple
 
 import keras
@@ -51,14 +53,8 @@ def only_word(positions):
 
 
 def ranks(mask, segment_ids=None):
-    """Positions (B, T) that count the real tokens of each row, or of each of its texts, from 0 on.
-
-    A masked token has the position of the last real one before it. None counts all.
-
-    Args:
-        mask: boolean (B, T), or None for all.
-        segment_ids: integers (B, T), or None for one text in each row.
-    """
+    """Positions (B, T) from 0 on that count the real tokens of each row, or each of its texts."""
+    # A masked token has the position of the last real one before it. None counts all.
     if segment_ids is None:
         if mask is None:
             return None
@@ -85,10 +81,8 @@ def ranks(mask, segment_ids=None):
 class Order(NamedTuple):
     """Rows with their real tokens first, and the way back.
 
-    Args:
-        order, inverse: (B, T), of each token of a compacted row its index in the row, and back.
-        mask: boolean (B, T), which tokens of a compacted row are real: the first.
-        axes: how the rows are folded, `layers.axes.Axes`; None for rows (B, T, …).
+    `order` (B, T) has the index that each token of a compacted row had before, `inverse` the way
+    back, and `mask` the tokens of a compacted row that are real. Rows are folded by `axes`, if any.
     """
 
     order: Any
@@ -98,7 +92,7 @@ class Order(NamedTuple):
 
     @classmethod
     def of(cls, mask, shape, axes=None):
-        """The order of rows (B, T) with a mask that broadcasts to them; None if it is theirs."""
+        """The order of rows of a shape (B, T) with a mask; None if real tokens are the first."""
         mask = ops.broadcast_to(mask, shape)
         if backend.known_true(ops.logical_or(mask[:, :-1], ops.logical_not(mask[:, 1:]))):
             return None
@@ -172,9 +166,9 @@ class Pairs(NamedTuple):
 
     @property
     def of_pairs(self):
-        """What there is of the mask and the bias of pairs, by name."""
-        given = {"attention_mask": self.attention_mask, "attention_bias": self.attention_bias}
-        return {name: array for name, array in given.items() if array is not None}
+        """The mask and the bias of pairs that are given, by name."""
+        names = "attention_mask", "attention_bias"
+        return {name: array for name in names if (array := getattr(self, name)) is not None}
 
     def compacted(self, axes=None):
         """The same with the real tokens of each row first.
@@ -199,11 +193,10 @@ class Pairs(NamedTuple):
         def masked(mask, order):
             if mask is None or order is None:
                 return mask
-            if mask is (self.key_mask if order is of_key else self.query_mask):
-                return order.mask
-            return order.numbers(mask)
+            own = mask is (self.key_mask if order is of_key else self.query_mask)
+            return order.mask if own else order.numbers(mask)
 
-        found = self._replace(of_query=of_query, of_key=of_key)
+        found = self._replace(of_query=of_query, of_key=of_key, segment_ids=texts)
         return found._replace(
             query=move(self.query, of_query),
             value=move(self.value, of_key),
@@ -211,9 +204,7 @@ class Pairs(NamedTuple):
             query_mask=masked(self.query_mask, of_query),
             key_mask=masked(self.key_mask, of_key),
             seen=masked(self.seen, of_key),
-            segment_ids=texts,
-            attention_mask=found._pairs_in_order(self.attention_mask),
-            attention_bias=found._pairs_in_order(self.attention_bias),
+            **{name: found._pairs_in_order(array) for name, array in self.of_pairs.items()},
         )
 
     def _pairs_in_order(self, array, back=False):
@@ -237,18 +228,16 @@ class Pairs(NamedTuple):
 
     def factor(self, listeners, layer):
         """What listeners multiply weights (B, H, T, S) by, in the order of the rows; or None."""
-        found = None
-        for factor in (listener.factor(layer) for listener in listeners):
-            if factor is not None:
-                found = factor if found is None else found * factor
-        return self._pairs_in_order(found)
+        factors = [listener.factor(layer) for listener in listeners]
+        factors = [factor for factor in factors if factor is not None]
+        return self._pairs_in_order(functools.reduce(operator.mul, factors) if factors else None)
 
     def restored(self, output, result):
         """The output of a layer, and its `AttentionResult` but for its own, as the inputs were."""
         if self.of_query is not None:
             output = self.of_query.restored(output)
-        pairs = (self._pairs_in_order(x, back=True) for x in (result.weights, result.mask))
-        weights, mask, chosen = *pairs, result.log_probability
+        weights, mask, chosen = result.weights, result.mask, result.log_probability
+        weights, mask = (self._pairs_in_order(x, back=True) for x in (weights, mask))
         if chosen is not None:
             chosen = self._pairs_in_order(chosen[..., None], back=True)[..., 0]
         return output, result.replace(weights=weights, mask=mask, log_probability=chosen)
@@ -257,13 +246,9 @@ class Pairs(NamedTuple):
 def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_tokens):
     """The `Pairs` of a call, of arrays or of symbols.
 
-    Args:
-        tensors: query, value and key in any form that a call takes.
-        explicit: the masks passed for the three.
-        mask: Keras's name for the mask of a layer's inputs, or None or False for none.
-        attention_mask, attention_bias: of pairs, or None.
-        dtype: that integers and booleans are cast to.
-        counts_tokens: of the `Pairs`.
+    `tensors` are query, value and key in any form that a call takes, `explicit` the masks that were
+    passed for them, and `mask` is Keras's name for that of a layer's inputs, or False. Integers and
+    booleans are cast to `dtype`.
     """
     if mask is not None and mask is not False:
         explicit = (query_mask(explicit[0], mask, *tensors[:2]), *explicit[1:])
@@ -281,17 +266,14 @@ def read(tensors, explicit, mask, attention_mask, attention_bias, dtype, counts_
         query, value, key = without_padding((query, value, key), (of_query, seen, seen))
     if attention_bias is not None and not shapes.is_array(attention_bias):
         attention_bias = ops.convert_to_tensor(attention_bias)
-    pairs = attention_mask, attention_bias
-    alike = found[0] is found[1]
-    more = {"one_sequence": alike, "counts_tokens": counts_tokens}
-    return Pairs(query, value, key, of_query, of_key, *pairs, seen, **more)
+    more = {"one_sequence": found[0] is found[1], "counts_tokens": counts_tokens}
+    masked = of_query, of_key, attention_mask, attention_bias, seen
+    return Pairs(query, value, key, *masked, **more)
 
 
 def query_mask(query_mask, mask, query, value):
-    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs.
-
-    Raises unless the latter is unambiguous: the padding of all inputs.
-    """
+    """`query_mask` combined with `mask`, Keras's name for the mask of a layer's inputs."""
+    # Raises unless the latter is unambiguous: the padding of all inputs.
     listed, received = isinstance(query, (list, tuple)), None
     if listed != isinstance(mask, (list, tuple)):
         received = f"a {type(query).__name__} and a mask of type {type(mask).__name__}"
@@ -359,10 +341,8 @@ def without_padding(tensors, padding):
 
 
 def masked_for_all(attention_mask, key):
-    """Of an `attention_mask` that is the same for all heads and queries, the mask (B, S); or None.
-
-    Finding keys that all queries leave out in other masks would cost more than the zeros.
-    """
+    """The mask (B, S) of an `attention_mask` that is one for all heads and queries, or None."""
+    # Finding keys that all queries leave out in other masks would cost more than the zeros.
     if not 2 <= len(attention_mask.shape) <= 4 or len(key.shape) != 3:
         return None
     mask = inputs.four_axes("attention_mask", attention_mask)

@@ -16,6 +16,7 @@ Heads come before features in arrays, `(B, T, H, K)`, as in `keras.ops.dot_produ
 before positions in scores, `(B, H, T, S)`. Every einsum has these letters in lower case.
 """
 
+import functools
 import math
 
 import keras
@@ -72,14 +73,11 @@ def check_heads(query, key, value):
 
 def check_pairs(name, shape, batch, heads, queries, keys):
     """Raises unless the shape of a mask or a bias broadcasts to (B, H, T, S)."""
-    sizes = (
-        ("Batch sizes", "query", batch),
-        ("Numbers of heads", "query", heads),
-        ("Lengths", "query", queries),
-        ("Lengths", "key", keys),
-    )
-    found = shape[-4:]
-    for size, (what, other, known) in zip(found, sizes[4 - len(found) :], strict=True):
+    whats = "Batch sizes", "Numbers of heads", "Lengths", "Lengths"
+    others = "query", "query", "query", "key"
+    found, first = shape[-4:], 4 - len(shape[-4:])
+    pairs = zip(whats[first:], others[first:], (batch, heads, queries, keys)[first:], strict=True)
+    for size, (what, other, known) in zip(found, pairs, strict=True):
         if size != 1:
             check_same(f"{what} of the {name} and of `{other}`", **{name: size, other: known})
 
@@ -89,18 +87,19 @@ def is_array(value):
     return hasattr(value, "dtype")
 
 
+def may_equal(first, second):
+    """Whether two shapes may be equal: an unknown size agrees with any."""
+    return len(first) == len(second) and all(
+        not (isinstance(a, int) and isinstance(b, int)) or a == b
+        for a, b in zip(first, second, strict=True)
+    )
+
+
 def check_scores(scores, query, key):
     """Raises unless what a score returned is (B, H, T, S), as far as sizes are known."""
     expected = (query.shape[0], query.shape[2], query.shape[1], key.shape[1])
     found = tuple(scores.shape) if is_array(scores) else repr(scores)
-    if (
-        isinstance(found, str)
-        or len(found) != 4
-        or any(
-            isinstance(a, int) and isinstance(b, int) and a != b
-            for a, b in zip(found, expected, strict=True)
-        )
-    ):
+    if isinstance(found, str) or not may_equal(found, expected):
         raise ValueError(
             f"A score must return scores (B, H, T, S), here {expected}. Received: {found}"
         )
@@ -224,12 +223,8 @@ def check_number(name, value, above=None, minimum=None, optional=False):
     """`value` as a Python number; raises unless finite, above `above`, at least `minimum`."""
     if optional and value is None:
         return None
-    within = (
-        is_number(value)
-        and (above is None or value > above)
-        and (minimum is None or value >= minimum)
-    )
-    if not within:
+    within = is_number(value) and (above is None or value > above)
+    if not within or (minimum is not None and value < minimum):
         bound = "" if minimum is None else f" of at least {minimum}"
         bound = bound if above is None else f" above {above}"
         or_none = " or None" if optional else ""
@@ -244,6 +239,13 @@ def check_rate(name, value):
     if not is_number(value) or not 0 <= value < 1:
         raise ValueError(f"`{name}` must be a number in [0, 1). Received: {name}={value!r}")
     return value.item() if isinstance(value, np.generic) else value
+
+
+# Checks of the kinds that many arguments have.
+check_optional_count = functools.partial(check_count, optional=True)
+check_positive = functools.partial(check_number, above=0)
+check_optional_positive = functools.partial(check_number, above=0, optional=True)
+check_seed = functools.partial(check_integer, unsigned=True)
 
 
 def full_precision(dtype):
@@ -263,10 +265,7 @@ def check_lengths(query_shape, value_shape, key_shape):
     """Raises unless values and keys match: only their features may differ."""
     batches = {"query": query_shape[0], "value": value_shape[0], "key": key_shape[0]}
     check_same("Batch sizes", **batches)
-    if len(value_shape) != len(key_shape) or any(
-        v is not None and k is not None and v != k
-        for v, k in zip(value_shape[1:-1], key_shape[1:-1], strict=True)
-    ):
+    if not may_equal(value_shape[1:-1], key_shape[1:-1]):
         raise ValueError(
             "All dimensions of `value` and `key`, except the last one, must be equal. Received: "
             f"value_shape={value_shape} and key_shape={key_shape}"

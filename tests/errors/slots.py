@@ -157,9 +157,8 @@ ROWS = {
     r"Received: mask\.shape=\(5,\)": lambda: ops.attend(*heads(), mask=zeros(S, dtype="bool")),
     r"`offset` must be an integer, or integers \(B,\)\. "
     r"Received dtype float32 and shape \(\)": lambda: ops.attend(*heads(), offset=0.5),
-    r"`logit_soft_cap` must be a finite number above 0\. Received: logit_soft_cap=0": lambda: (
-        ops.attend(*heads(), logit_soft_cap=0)
-    ),
+    r"`logit_soft_cap` must be a finite number above 0 or None\. "
+    "Received: logit_soft_cap=0": lambda: ops.attend(*heads(), logit_soft_cap=0),
     # Heads, hard attention, regularizers
     r"`num_key_value_heads` must divide `num_heads`\. Received: num_key_value_heads=3, "
     r"num_heads=4": lambda: ka.MultiHeadAttention(4, 8, num_key_value_heads=3),

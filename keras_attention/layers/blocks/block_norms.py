@@ -28,9 +28,8 @@ def check(given, residual):
     """The argument `norm` of a block: a name, a layer, or a dictionary of both by branch."""
     if not isinstance(given, dict) or "class_name" in given:
         return norms.check("norm", given, NAMES)
-    branches = list(BRANCHES)
-    if residual == "sandwich":
-        branches += map(_after, BRANCHES)
+    after = [f"{branch}_output" for branch in BRANCHES] if residual == "sandwich" else []
+    branches = [*BRANCHES, *after]
     unknown = sorted(set(given) - set(branches))
     if unknown:
         raise ValueError(
@@ -47,20 +46,23 @@ def check(given, residual):
 
 
 def make(block, branch, shape):
-    """The norms of a branch: the name, the attribute of the block, and the norm, or None."""
-    for name in [branch, _after(branch)] if block.residual == "sandwich" else [branch]:
+    """Makes the norms of a branch, attributes of the block; returns a residual's `norms` of it."""
+    found = {}
+    for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
-            yield name, path, block.attention_norm
+            norm = block.attention_norm
         else:
             given = path, shape, block.dtype_policy, block.layer_norm_epsilon
-            yield name, path, norms.make(norm, *given)
+            norm = norms.make(norm, *given)
+        setattr(block, path, norm)
+        found[name] = _identity if norm is None else norm
+    return found
 
 
-def _after(branch):
-    """The name of the norm after a branch, in a sandwich."""
-    return f"{branch}_output"
+def _identity(x):
+    return x
 
 
 def post(x, branches, norms, keep):

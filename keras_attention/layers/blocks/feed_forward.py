@@ -30,11 +30,10 @@ class FeedForward(saving.ConfigurableLayer):
         intermediate_dim: features between the projections.
         activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
         gated: whether the activation is applied to a separate gate.
-        dropout: rate of the dropout before the second projection.
+        dropout, seed: rate and seed of the dropout before the second projection.
         output_dim: features of the output; defaults to those of the input.
         use_bias: whether the projections have biases.
         kernel_initializer, bias_initializer: of the projections.
-        seed: seed of the dropout.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -69,27 +68,25 @@ class FeedForward(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self._keep(shapes.check_count, intermediate_dim=intermediate_dim)
+        self._keep(shapes.check_optional_count, output_dim=output_dim)
+        self._keep(shapes.check_flag, gated=gated, use_bias=use_bias)
         self.activation = activations.get(activation)
-        self.gated = shapes.check_flag("gated", gated)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.seed = shapes.check_seed("seed", seed)
 
     def build(self, x_shape):
-        shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
-        shapes.check_memory("output", (self.intermediate_dim, self.output_dim))
-        inside = (*x_shape[:-1], self.intermediate_dim)
+        size = self.intermediate_dim
+        shapes.check_memory("intermediate", (x_shape[-1], size))
+        shapes.check_memory("output", (size, self.output_dim))
         made = functools.partial(projections.dense, self, use_bias=self.use_bias)
-        activation: Any = self.activation
+        first, second = (None, self.activation) if self.gated else (self.activation, None)
         if self.gated:
-            self._gate_dense = made("gate", inside[-1], x_shape, activation=activation)
-            activation = None
-        self._intermediate_dense = made("intermediate", inside[-1], x_shape, activation=activation)
-        self._output_dense = made("output", self.output_dim or x_shape[-1], inside)
+            self._gate_dense = made("gate", size, x_shape, activation=second)
+        self._intermediate_dense = made("intermediate", size, x_shape, activation=first)
+        self._output_dense = made("output", self.output_dim or x_shape[-1], (*x_shape[:-1], size))
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
@@ -109,6 +106,20 @@ class FeedForward(saving.ConfigurableLayer):
 
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])
+
+
+def network(layer, intermediate_dim, name):
+    """The `FeedForward` in a layer that has its other arguments."""
+    return FeedForward(
+        intermediate_dim,
+        layer.activation,
+        layer.gated,
+        use_bias=layer.use_bias is True,
+        kernel_initializer=layer.kernel_initializer,
+        bias_initializer=layer.bias_initializer,
+        name=name,
+        dtype=layer.dtype_policy,
+    )
 
 
 Scoring = Literal["softmax", "sigmoid"]
@@ -137,11 +148,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
     than there are, as in generation, where only the weights of these are read.
 
     Args:
-        num_experts: E.
-        top_k: how many experts each position uses.
-        intermediate_dim: features between the projections of an expert.
-        activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
-        gated: whether the activation is applied to a separate gate.
+        num_experts, top_k: E, and how many experts each position uses.
+        intermediate_dim, activation, gated: of each expert, as in `FeedForward`.
         use_bias: whether router and experts have biases.
         limit: None, or the bound of the projections of gated experts.
         offset: added to the projection that the gate multiplies.
@@ -150,8 +158,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         scoring: "softmax", or "sigmoid" for weights that are sigmoids of r (DeepSeek-V3, 2024,
             equations 13 to 15), divided by their sum with `normalize_weights`.
         use_correction_bias: whether experts are chosen by weight plus `correction_bias`, which has
-            no gradient and no part in the weights. You balance experts by it: raise it where an
-            expert is used too little (DeepSeek-V3, equation 16).
+            no gradient and no part in the weights. To balance experts, raise it where one is used
+            too little (DeepSeek-V3, equation 16).
         num_groups, top_groups: experts are in `num_groups` groups, one after another, and each
             position uses those of the `top_groups` whose two best experts have the largest sum.
         scale: multiplier of the weights.
@@ -167,9 +175,9 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         (..., D), carrying the mask of `x`.
 
     Raises:
-        ValueError: a size or a number is not as described, `top_k` exceeds `num_experts`, groups
-            are not of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is
-            given without `gated`.
+        ValueError: an argument is not as described, `top_k` exceeds `num_experts`, groups are not
+            of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is given
+            without `gated`.
 
     Example:
 
@@ -205,23 +213,19 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_experts = shapes.check_count("num_experts", num_experts)
-        self.top_k = shapes.check_count("top_k", top_k)
-        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self._keep(shapes.check_count, num_experts=num_experts, top_k=top_k)
+        self._keep(shapes.check_count, intermediate_dim=intermediate_dim)
+        self._keep(shapes.check_count, num_groups=num_groups, top_groups=top_groups)
+        self._keep(shapes.check_optional_count, shared_dim=shared_dim)
+        self._keep(shapes.check_flag, gated=gated, use_bias=use_bias)
+        self._keep(shapes.check_flag, normalize_weights=normalize_weights)
+        self._keep(shapes.check_flag, use_correction_bias=use_correction_bias)
+        self._keep(shapes.check_number, offset=offset, scale=scale)
+        self.limit = shapes.check_optional_positive("limit", limit)
         self.activation = activations.get(activation)
-        self.gated = shapes.check_flag("gated", gated)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.limit = shapes.check_number("limit", limit, above=0, optional=True)
-        self.offset = shapes.check_number("offset", offset)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
         self.scoring = shapes.check_choice("scoring", scoring, get_args(Scoring))
-        self.use_correction_bias = shapes.check_flag("use_correction_bias", use_correction_bias)
-        self.num_groups = shapes.check_count("num_groups", num_groups)
-        self.top_groups = shapes.check_count("top_groups", top_groups)
-        self.scale = shapes.check_number("scale", scale)
-        self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
         size, rest = divmod(self.num_experts, self.num_groups)
         one = self.num_groups == self.top_groups == 1
         few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
@@ -245,32 +249,19 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def build(self, x_shape):
         dim, inside = x_shape[-1], self.intermediate_dim
-        options = "router", self.num_experts, x_shape, self.use_bias
-        self._router = projections.dense(self, *options)
+        self._router = projections.dense(self, "router", self.num_experts, x_shape, self.use_bias)
         self.gate_kernel, self.gate_bias = self._add("gate", dim, inside, wanted=self.gated)
         self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
         self.correction_bias: Any = None
         if self.use_correction_bias:
+            shape = (self.num_experts,)
             self.correction_bias = self.add_weight(
-                name="correction_bias",
-                shape=(self.num_experts,),
-                initializer="zeros",
-                trainable=False,
-                autocast=False,
+                shape, "zeros", name="correction_bias", trainable=False, autocast=False
             )
         self.shared: Any = None
         if self.shared_dim is not None:
-            self.shared = FeedForward(
-                self.shared_dim,
-                self.activation,
-                gated=self.gated,
-                use_bias=self.use_bias,
-                kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-                bias_initializer=saving.clone_initializer(self.bias_initializer),
-                name="shared",
-                dtype=self.dtype_policy,
-            )
+            self.shared = network(self, self.shared_dim, "shared")
             self.shared.build(x_shape)
 
     def _add(self, name, inputs, outputs, wanted=True):
@@ -318,38 +309,37 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         places = ops.one_hot(chosen, self.num_experts, dtype=weights.dtype)
         weights = ops.sum(places * ops.expand_dims(weights, -1), axis=-2)
         weights = ops.cast(weights, self.compute_dtype)
-
-        def project(kernel, bias):
-            found = ops.einsum("nd,edi->nei", rows, kernel)
-            return found if bias is None else found + bias
-
-        hidden = self._activated(project) * ops.expand_dims(weights, -1)
+        hidden = self._activated(lambda kernel: ops.einsum("nd,edi->nei", rows, kernel))
         # As one product: a row of weighted features of all experts.
         size = self.num_experts * self.intermediate_dim
-        kernel = ops.reshape(self.output_kernel, (size, -1))
-        output = projections.product(ops.reshape(hidden, (-1, size)), kernel)
+        hidden = ops.reshape(hidden * ops.expand_dims(weights, -1), (-1, size))
+        output = projections.product(hidden, ops.reshape(self.output_kernel, (size, -1)))
         if self.output_bias is None:
             return output
         return output + projections.product(weights, self.output_bias)
 
     def _of_few(self, rows, chosen, weights):
         """The chosen experts alone."""
+
+        def of_chosen(array):
+            return backend.take(array, chosen, axis=0)
+
+        def product(kernel):
+            return ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel))
+
         weights = ops.cast(weights, self.compute_dtype)
-
-        def project(kernel, bias):
-            found = ops.einsum("nd,nkdi->nki", rows, backend.take(kernel, chosen, axis=0))
-            return found if bias is None else found + backend.take(bias, chosen, axis=0)
-
-        hidden = self._activated(project) * ops.expand_dims(weights, -1)
-        kernel = backend.take(self.output_kernel, chosen, axis=0)
-        output = ops.einsum("nki,nkid->nd", hidden, kernel)
+        hidden = self._activated(product, of_chosen) * ops.expand_dims(weights, -1)
+        output = ops.einsum("nki,nkid->nd", hidden, of_chosen(self.output_kernel))
         if self.output_bias is None:
             return output
-        biases = backend.take(self.output_bias, chosen, axis=0)
-        return output + ops.einsum("nk,nkd->nd", weights, biases)
+        return output + ops.einsum("nk,nkd->nd", weights, of_chosen(self.output_bias))
 
-    def _activated(self, project):
-        """The features of experts; `project` applies the projections of a kernel and a bias."""
+    def _activated(self, product, of_chosen=lambda bias: bias):
+        """The features of experts, from products with kernels, and biases of the experts."""
+
+        def project(kernel, bias):
+            return product(kernel) if bias is None else product(kernel) + of_chosen(bias)
+
         linear = project(self.intermediate_kernel, self.intermediate_bias)
         if not self.gated:
             return self.activation(linear)
@@ -389,10 +379,7 @@ class _OfEach(keras.initializers.Initializer):
 
 
 def _route(layer, numbers):
-    """The experts (N, top_k) of the router's numbers (N, E), and their weights.
-
-    `layer` is a `MixtureOfExperts`.
-    """
+    """The experts (N, top_k) of a layer, by its router's numbers (N, E), and their weights."""
     plain = layer.scoring == "softmax" and layer.num_groups == 1 and not layer.use_correction_bias
     if plain:
         best, chosen = ops.top_k(numbers, layer.top_k)
@@ -406,9 +393,8 @@ def _route(layer, numbers):
         preferred = preferred + ops.cast(layer.correction_bias, scores.dtype)
     if layer.num_groups > 1:
         # Of the groups whose two best experts have the largest sums.
-        groups = ops.reshape(
-            preferred, (-1, layer.num_groups, scores.shape[-1] // layer.num_groups)
-        )
+        size = layer.num_experts // layer.num_groups
+        groups = ops.reshape(preferred, (-1, layer.num_groups, size))
         best = ops.top_k(ops.sum(ops.top_k(groups, 2)[0], axis=-1), layer.top_groups)[1]
         allowed = ops.any(ops.one_hot(best, layer.num_groups, dtype="bool"), axis=-2)
         lowest = ops.cast(float("-inf"), groups.dtype)

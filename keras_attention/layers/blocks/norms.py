@@ -12,7 +12,28 @@ from keras_attention.core.hints import Tensor
 from keras_attention.sequences import inputs, masks, shapes
 
 
-class RMSNorm(saving.ConfigurableLayer):
+class Scaling(saving.ConfigurableLayer, saved=False):
+    """The base of both: features are multiplied by learned factors, which start at a number."""
+
+    _start: float
+
+    def build(self, x_shape):
+        start = keras.initializers.Constant(self._start)
+        self.scale = self.add_weight((x_shape[-1],), start, name="scale")
+
+    def _cleared(self, x):
+        """`x` as floats without padding: the gradient of the factors sums over all rows."""
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        return masks.clear(x, mask)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+class RMSNorm(Scaling):
     r"""Features divided by their root mean square (Zhang & Sennrich 2019, equation 4).
 
     `x / √(mean(x²) + ε) · (offset + w)`, in float32 (float64 for float64). Gemma's norm has
@@ -30,7 +51,7 @@ class RMSNorm(saving.ConfigurableLayer):
         The same shape, carrying the mask of `x`.
 
     Raises:
-        ValueError: `epsilon` is not a positive number, or `offset` not a number.
+        ValueError: a number is not finite, or `epsilon` not positive.
 
     Example:
 
@@ -44,30 +65,18 @@ class RMSNorm(saving.ConfigurableLayer):
         super().__init__(**kwargs)
         self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
         self.offset = shapes.check_number("offset", offset)
-
-    def build(self, x_shape):
-        start = keras.initializers.Constant(1.0 - self.offset)
-        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+        self._start = 1.0 - self.offset
 
     def call(self, x: Tensor) -> Tensor:
-        # The weight's gradient sums over all rows, so padding is cleared.
-        mask = masks.implicit(x)
-        (x,) = inputs.floats((x,), self.compute_dtype)
-        x = masks.clear(x, mask)
-        scale = self.scale
+        x, scale = self._cleared(x), self.scale
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
             scale = keras.ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
-    compute_mask = masks.passed_on
 
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
-
-
-class LayerScale(saving.ConfigurableLayer):
+class LayerScale(Scaling):
     r"""Features times learned factors that start small (Touvron et al. 2021, CaiT, equation 4).
 
     `x · γ`. After the branches of a block, `x + γ · branch(norm(x))`, it lets deep models begin as
@@ -77,47 +86,24 @@ class LayerScale(saving.ConfigurableLayer):
         value: what the factors start at: 0.1 for up to 18 blocks, 1e-5 for 24, 1e-6 for more.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (..., D).
-
-    Returns:
-        The same shape, carrying the mask of `x`.
-
-    Raises:
-        ValueError: `value` is not a finite number.
+    Call arguments, results and errors are those of `RMSNorm`.
 
     Example:
 
     >>> import keras, keras_attention
     >>> scale = keras_attention.LayerScale(0.1)
-    >>> block = keras_attention.TransformerBlock(
-    ...     64,
-    ...     num_heads=2,
-    ...     residual="sandwich",
-    ...     norm={"attention_output": scale, "feed_forward_output": scale},
-    ... )
+    >>> norm = {"attention_output": scale, "feed_forward_output": scale}
+    >>> block = keras_attention.TransformerBlock(64, 2, residual="sandwich", norm=norm)
     >>> block(keras.random.normal((2, 5, 16))).shape
     (2, 5, 16)
     """
 
     def __init__(self, value: float = 0.1, **kwargs: Any):
         super().__init__(**kwargs)
-        self.value = shapes.check_number("value", value)
-
-    def build(self, x_shape):
-        start = keras.initializers.Constant(self.value)
-        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+        self._start = self.value = shapes.check_number("value", value)
 
     def call(self, x: Tensor) -> Tensor:
-        # The gradient of the factors sums over all rows, so padding is cleared.
-        mask = masks.implicit(x)
-        (x,) = inputs.floats((x,), self.compute_dtype)
-        return masks.clear(x, mask) * self.scale
-
-    compute_mask = masks.passed_on
-
-    def compute_output_shape(self, x_shape):
-        return tuple(x_shape)
+        return self._cleared(x) * self.scale
 
 
 def check(name, given, names):
@@ -146,11 +132,9 @@ class _LayerNorm(keras.layers.LayerNormalization):
 
 
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):
-    """A built norm, "rms", "layer" or a copy of a layer; None for None.
-
-    `epsilon` is that of the named ones, None for their default; `layer_norm` are further arguments
-    of `LayerNormalization`.
-    """
+    """A built norm, "rms", "layer" or a copy of a layer; None for None."""
+    # `epsilon` is that of the named ones, None for their default; `layer_norm` are further
+    # arguments of `LayerNormalization`.
     if given is None:
         return None
     chosen = {} if epsilon is None else {"epsilon": epsilon}

@@ -15,7 +15,7 @@ from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
 from keras_attention.layers.blocks import block_norms
 from keras_attention.layers.blocks.block_norms import RESIDUALS, Norm
-from keras_attention.layers.blocks.feed_forward import FeedForward
+from keras_attention.layers.blocks.feed_forward import network
 from keras_attention.layers.heads.projections import Dropout
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.sequences import inputs, masks, sequence, shapes
@@ -45,36 +45,31 @@ class TransformerBlock(saving.ConfigurableLayer):
     al. 2019, equation 6) or a Perceiver (Jaegle et al. 2021).
 
     Args:
-        intermediate_dim: features inside the feed-forward network.
-            None with a `feed_forward` of its own.
+        intermediate_dim: features inside the feed-forward network; None with a `feed_forward`.
         num_heads: number of attention heads; must divide the features of the input, unless
             `key_dim` is given.
         dropout: rate on the attention weights and on all branches before they are added.
-        activation: of the feed-forward network: a Keras activation, or "gelu_tanh", "quick_gelu",
-            "relu_squared".
+        activation, gated: of the feed-forward network, as in `FeedForward`.
         layer_norm_epsilon: added to variances by named norms.
         normalize_first: whether the norms come before the branches: `residual="pre"`.
         causal: whether position t sees only positions up to t.
         cross_attention: whether the block attends to a `context` too.
-        gated: whether the feed-forward network is gated.
-        score, normalization, scores_regularizer: slots of both attentions, as in `Attention`. A
-            score with weights has separate ones for the context.
-        pattern, position: slots of the self-attention.
-        kernel_initializer, bias_initializer: of all projections.
-        seed: seed of the dropouts.
-        num_key_value_heads, qk_norm, logit_soft_cap, use_sink, clip_qkv: of both attentions, as in
-            `Attention`.
+        score, normalization, scores_regularizer, num_key_value_heads, qk_norm, logit_soft_cap,
+            use_sink, clip_qkv: of both attentions, as in `Attention`. A score with weights has
+            separate ones for the context.
+        pattern, position: of the self-attention, as in `Attention`.
+        kernel_initializer, bias_initializer, seed: of all projections, and of the dropouts.
         norm: "layer" for LayerNorm, "rms" for RMSNorm (Zhang & Sennrich 2019), or a Keras layer,
-            copied for each norm. Or a dictionary of these, with "attention", "cross_attention",
-            "feed_forward", and in a sandwich "attention_output" and so on for the norms after the
-            branches; "layer" where it has none. None is no norm; "shared", in "parallel", the
-            norm of the attention.
+            copied for each norm. Or a dictionary of these, of which "layer" is the default, by
+            branches: "attention", "cross_attention", "feed_forward", and in a sandwich
+            "attention_output" and so on for the norms after them. There None is no norm, and
+            "shared", in "parallel", the norm of the attention.
         key_dim: features of each head; defaults to those of the input divided by `num_heads`.
         residual: as above; None for "pre" with `normalize_first`, otherwise "post".
         use_bias: whether projections have biases: True, False, or "qkv" for those of queries, keys
             and values alone.
-        attention: None, or a layer for the self-attention, called as `MultiHeadAttention` is; the
-            slots are then those of the cross-attention.
+        attention: None, or a layer that is called as `MultiHeadAttention` is, for the
+            self-attention; the slots are then those of the cross-attention.
         feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
         self_attention: whether positions of x see each other; False only with `cross_attention`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -99,8 +94,7 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     Once built, its parts are the attributes `attention`, `cross_attention_layer` and
     `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`, in a
-    sandwich also `attention_output_norm` and so on. The paths of weights, in files too, have
-    `context_attention` for the second, which is also an attribute.
+    sandwich also `attention_output_norm` and so on. Paths of weights have `context_attention`.
 
     Raises:
         ValueError, TypeError: `num_heads` does not divide D, a context is given without
@@ -168,35 +162,25 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.intermediate_dim = shapes.check_count(
             "intermediate_dim", intermediate_dim, optional=feed_forward is not None
         )
-        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self._keep(shapes.check_count, num_heads=num_heads)
+        self._keep(shapes.check_optional_count, num_key_value_heads=num_key_value_heads)
+        self._keep(shapes.check_optional_count, key_dim=key_dim)
+        self._keep(shapes.check_flag, normalize_first=normalize_first, causal=causal, gated=gated)
+        self._keep(shapes.check_flag, cross_attention=cross_attention, use_sink=use_sink)
+        self._keep(shapes.check_flag, self_attention=self_attention)
+        self._keep(shapes.check_positive, layer_norm_epsilon=layer_norm_epsilon)
+        self._keep(shapes.check_optional_positive, logit_soft_cap=logit_soft_cap, clip_qkv=clip_qkv)
         self.dropout = shapes.check_rate("dropout", dropout)
         self.activation = activations.get(activation)
-        self.layer_norm_epsilon = shapes.check_number(
-            "layer_norm_epsilon", layer_norm_epsilon, above=0
-        )
-        self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
-        self.causal = shapes.check_flag("causal", causal)
-        self.cross_attention = shapes.check_flag("cross_attention", cross_attention)
-        self.self_attention = shapes.check_flag("self_attention", self_attention)
-        self.gated = shapes.check_flag("gated", gated)
         self.score = scores.get(score)
         self.normalization = normalizations.get(normalization)
         self.pattern = patterns.get(pattern)
         self.position = position_slots.get(position)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
-        self.num_key_value_heads = shapes.check_count(
-            "num_key_value_heads", num_key_value_heads, optional=True
-        )
+        self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = qk_norm
-        self.logit_soft_cap = shapes.check_number(
-            "logit_soft_cap", logit_soft_cap, above=0, optional=True
-        )
-        self.use_sink = shapes.check_flag("use_sink", use_sink)
-        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
         self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         self.attention = saving.check_layer("attention", attention, optional=True)
@@ -204,14 +188,14 @@ class TransformerBlock(saving.ConfigurableLayer):
         # Parts that the block makes itself are not in its configuration.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
         self.norm = block_norms.check(norm, self.residual)
-        self._check_parts()
+        self._check_arguments()
         if not self.self_attention:
             self._made.discard("attention")
         if "attention" in self._made:
             # Made here, because it checks its arguments; `build` sets the features of its heads.
-            self.attention = self._make_attention("attention", self.key_dim or 1, self.score)
+            self.attention = self._make_attention("attention", self.key_dim or 1)
 
-    def _check_parts(self):
+    def _check_arguments(self):
         """Rejects arguments that contradict one another."""
         if self.normalize_first and self.residual not in (None, "pre"):
             raise ValueError(
@@ -219,13 +203,8 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"Received: normalize_first=True, residual={self.residual!r}"
             )
         if not self.self_attention:
-            of_self = {
-                "attention": self.attention,
-                "pattern": self.pattern,
-                "position": self.position,
-                "causal": self.causal or None,
-            }
-            given = [name for name, value in of_self.items() if value is not None]
+            of_self = "attention", "pattern", "position", "causal"
+            given = [name for name in of_self if getattr(self, name) not in (None, False)]
             if given or not self.cross_attention:
                 raise ValueError(
                     "A block with self_attention=False has cross_attention=True, and no `causal`, "
@@ -249,26 +228,23 @@ class TransformerBlock(saving.ConfigurableLayer):
     def get_config(self):
         return {**super().get_config(), **dict.fromkeys(self._made)}
 
-    def _make_attention(self, name, key_dim, score):
-        of_self = name == "attention"
+    def _make_attention(self, name, key_dim):
+        slots: dict[str, Any] = {"score": self.score, "normalization": self.normalization}
+        if name == "attention":
+            slots |= {"pattern": self.pattern, "position": self.position}
+        else:
+            # With separate weights for the context. Plain normalizations need no copy.
+            layers = {n: x for n, x in slots.items() if isinstance(x, keras.layers.Layer)}
+            slots |= {n: type(x).from_config(x.get_config()) for n, x in layers.items()}
         # Separate seeds, or weights and branches would be dropped by the same numbers.
-        seed = self.seed
-        if seed is not None:
-            seed += 1 if of_self else 2
-        normalization = self.normalization
-        if not of_self and isinstance(normalization, keras.layers.Layer):
-            # With separate weights for the context, as a score.
-            normalization = type(normalization).from_config(normalization.get_config())
+        number = 1 if name == "attention" else 2
         return MultiHeadAttention(
             self.num_heads,
             key_dim,
-            score=score,
-            normalization=normalization,
-            seed=seed,
+            seed=None if self.seed is None else self.seed + number,
             name=name,
             dtype=self.dtype_policy,
-            pattern=self.pattern if of_self else None,
-            position=self.position if of_self else None,
+            **slots,
             **{option: getattr(self, option) for option in OF_BOTH},
         )
 
@@ -276,14 +252,14 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def build(self, x_shape, context_shape=None):
         dim = self._check(x_shape)
-        self._norm_paths: tuple[tuple[str, str], ...] = ()
+        norms: dict[str, Any] = {}
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
             self.attention.key_dim = self.attention.value_dim = key_dim
         if self.self_attention:
             if not self.attention.built:
                 self.attention.build(x_shape)
-            self._make_norms("attention", x_shape)
+            norms |= block_norms.make(self, "attention", x_shape)
         if self.cross_attention:
             if isinstance(context_shape, dict):
                 raise ValueError(
@@ -291,34 +267,21 @@ class TransformerBlock(saving.ConfigurableLayer):
                     "`cache_context` made. Call it once with a tensor, or "
                     "`block.build(x_shape, context_shape)`."
                 )
-            # With separate weights, if the score has some. The attribute and the names are those of
-            # 0.1.0, by which files find the weights.
-            score = type(self.score).from_config(self.score.get_config())
-            self.context_attention = self._make_attention("context_attention", key_dim, score)
+            # The attribute and the names are those of 0.1.0, by which files find the weights.
+            self.context_attention = self._make_attention("context_attention", key_dim)
             self.context_attention.build(x_shape, context_shape)
-            self._make_norms("cross_attention", x_shape)
+            norms |= block_norms.make(self, "cross_attention", x_shape)
         if "feed_forward" in self._made:
-            self.feed_forward = FeedForward(
-                self.intermediate_dim,
-                self.activation,
-                gated=self.gated,
-                use_bias=self.use_bias is True,
-                name="feed_forward",
-                kernel_initializer=self.kernel_initializer,
-                bias_initializer=self.bias_initializer,
-                dtype=self.dtype_policy,
-            )
+            self.feed_forward = network(self, self.intermediate_dim, "feed_forward")
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
-        self._make_norms("feed_forward", x_shape)
+        norms |= block_norms.make(self, "feed_forward", x_shape)
+        residual = self.residual or ("pre" if self.normalize_first else "post")
+        # Not as a dictionary, which Keras would write to files a second time.
+        self._add_branches = functools.partial(RESIDUALS[residual], norms=norms)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
         self.score.built = self.normalization.built = True
-
-    def _make_norms(self, branch, shape):
-        for name, path, norm in block_norms.make(self, branch, shape):
-            setattr(self, path, norm)
-            self._norm_paths = (*self._norm_paths, (name, path))
 
     def _check(self, x_shape):
         makes = "attention" in self._made or not self.self_attention
@@ -334,9 +297,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     cross_attention_layer = parts.part(
         "context_attention", "The attention to the context, if `cross_attention` is True."
     )
-    cross_attention_norm = parts.part(
-        "context_attention_norm", "The norm of the cross-attention branch."
-    )
+    cross_attention_norm = parts.part("context_attention_norm", "The norm of that branch.")
 
     # Computing
 
@@ -354,30 +315,24 @@ class TransformerBlock(saving.ConfigurableLayer):
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
     ) -> Tensors:
-        memory = self._memory(context, context_mask)
         word = sequence.word(positions)
-        self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
-        if cache is not None:
-            self._check_cached(cache)
+        pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
+        pairs |= {"positions": positions, "segment_ids": segment_ids}
+        memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
             # A layer that is not of this package knows arrays alone.
             counted = word == "tokens" and positions is not sequence.COMPACTED
-            positions = sequence.ranks(mask, segment_ids) if counted else None
+            pairs["positions"] = sequence.ranks(mask, segment_ids) if counted else None
         # A norm of integers would round its results.
         (x,) = inputs.floats((x,), self.compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
         x = masks.clear(x, mask)
         scores, caches = {}, {}
+        options = {"return_attention_scores": return_attention_scores, "training": training}
 
         def attend(name, layer, x, **given):
-            returned = layer(
-                x,
-                query_mask=mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-                **given,
-            )
+            returned = layer(x, query_mask=mask, **options, **given)
             output, *rest = returned if isinstance(returned, tuple) else (returned,)
             if return_attention_scores:
                 scores[name], *rest = rest
@@ -386,30 +341,17 @@ class TransformerBlock(saving.ConfigurableLayer):
 
         branches = {}
         if self.self_attention:
-            branches["attention"] = functools.partial(
-                attend,
-                "attention",
-                self.attention,
-                attention_mask=attention_mask,
-                use_causal_mask=self.causal,
-                attention_bias=attention_bias,
-                positions=positions,
-                segment_ids=segment_ids,
-                cache=cache,
-            )
+            pairs |= {"use_causal_mask": self.causal, "cache": cache}
+            attended = "attention", self.attention
+            branches["attention"] = functools.partial(attend, *attended, **pairs)
         if self.cross_attention:
             # Rows may be compacted; those of the context are not.
             memory["positions"] = None if word is None else str(word)
-            branches["cross_attention"] = functools.partial(
-                attend, "cross_attention", self.context_attention, **memory
-            )
+            attended = "cross_attention", self.context_attention
+            branches["cross_attention"] = functools.partial(attend, *attended, **memory)
         branches["feed_forward"] = self.feed_forward
-        # Norms that the block does not have are the identity.
-        norms = {name: getattr(self, path) or (lambda x: x) for name, path in self._norm_paths}
-
         keep = functools.partial(self._dropout_layer.drop, training=training)
-        residual = self.residual or ("pre" if self.normalize_first else "post")
-        x = RESIDUALS[residual](x, branches, norms, keep)
+        x = self._add_branches(x, branches, keep=keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
         return self._returned(masks.carry(x, mask), scores, caches.get("attention"))
@@ -419,12 +361,9 @@ class TransformerBlock(saving.ConfigurableLayer):
     def make_cache(
         self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
     ) -> Cache:
-        """An empty cache, for `block(x, cache=cache)`: that of the self-attention.
+        """An empty cache of the self-attention, for `block(x, cache=cache)`.
 
-        See `Attention.make_cache`.
-
-        Raises:
-            ValueError: a size is not a positive integer, or the block is not built or not causal.
+        As `Attention.make_cache`, for a block that is built and causal.
         """
         self._check_built("make_cache")
         self._check_causal()
@@ -433,16 +372,9 @@ class TransformerBlock(saving.ConfigurableLayer):
     def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
         """The keys and values of `context`, projected once for all steps of a decoder.
 
-        `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
-
-        Args:
-            context, context_mask: as in a call, including the mask that it carries.
-
-        Returns:
-            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
-
-        Raises:
-            ValueError: the block has no cross-attention, or is not built.
+        `block(x, memory)` is `block(x, context, context_mask=context_mask)`, for the result
+        `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}` of a block that is built and
+        has a cross-attention.
         """
         self._check_built("cache_context")
         self._memory(context, context_mask)
@@ -453,15 +385,6 @@ class TransformerBlock(saving.ConfigurableLayer):
             raise ValueError(
                 "The block has no weights yet: call it once, or "
                 f"`block.build(x_shape, context_shape)`, before `{method}`."
-            )
-
-    def _check_pairs(self, *given):
-        """Raises if a block without self-attention is given what only that takes."""
-        if not self.self_attention and [x for x in given if not isinstance(x, str | None)]:
-            raise ValueError(
-                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
-                "self-attention, and this block has self_attention=False. Padding of the context "
-                "is `context_mask`"
             )
 
     def _check_causal(self):
@@ -481,16 +404,22 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
             )
 
-    def _check_cached(self, cache):
-        self._check_causal()
+    def _memory(self, context, context_mask, cache=None, pairs=()):
+        """The arguments of the cross-attention, checked as those of the self-attention are."""
+        given = [name for name in pairs if not isinstance(pairs[name], str | None)]
+        if given and not self.self_attention:
+            raise ValueError(
+                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
+                "self-attention, and this block has self_attention=False. Padding of the context "
+                f"is `context_mask`. Received: {given}"
+            )
+        if cache is not None:
+            self._check_causal()
         if isinstance(cache, dict) and kv_cache.is_context(cache):
             raise ValueError(
                 "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
                 "gave, which is passed as `context`"
             )
-
-    def _memory(self, context, context_mask=None):
-        """What the cross-attention is called with, checked."""
         if self.cross_attention == (context is None):
             raise ValueError(
                 "A block takes a `context` if, and only if, it was made with cross_attention=True. "
@@ -518,16 +447,11 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
-        returned = [output]
-        if scores:
-            returned.append(scores if self.cross_attention else scores["attention"])
+        returned = [scores if self.cross_attention else scores["attention"]] if scores else []
         returned += [] if cache is None else [cache]
-        return tuple(returned) if len(returned) > 1 else output
+        return (output, *returned) if returned else output
 
     # Shapes and masks, symbolically
-
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask
 
     def compute_output_shape(self, x_shape, context_shape=None):
         self._check(x_shape)
@@ -536,14 +460,11 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, cache, scores = given.x, given.cache, {}
-        memory = self._memory(given.context, given.context_mask)
-        returns = given.return_attention_scores
         names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
-        self._check_pairs(*pairs.values())
+        memory = self._memory(given.context, given.context_mask, cache, pairs)
+        returns = given.return_attention_scores
         masks.padding(x, given.mask)
-        if cache is not None:
-            self._check_cached(cache)
         if isinstance(self.attention, BaseAttention):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)

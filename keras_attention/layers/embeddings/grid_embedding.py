@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, get_args
 
 from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.layers.embeddings.position_embedding import (
-    MergeMode,
-    PositionEmbedding,
-    check_range,
-    rows_of,
-    sin_cos,
-)
+from keras_attention.layers.embeddings import position_embedding
+from keras_attention.layers.embeddings.position_embedding import MergeMode, PositionEmbedding
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 
@@ -41,24 +35,21 @@ class GridEmbedding(PositionEmbedding, saved=False):
         """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
         raise TypeError(f"{type(self).__name__} must implement `vectors(self, sizes, size)`.")
 
-    def prefix_vectors(self, size: int) -> Tensor:
-        """Vectors (prefix, size) of the positions before the first cell: zeros."""
-        return ops.zeros((self.prefix, size), "float32")
-
     def embed(self, positions: Tensor, size: int) -> Tensor:
         table = ops.reshape(self.vectors(self._cells, size), (-1, size))
         if self.prefix:
-            prefix = ops.cast(self.prefix_vectors(size), table.dtype)
-            table = ops.concatenate([prefix, table], axis=0)
-        return rows_of(table, positions, self._count)
+            learned = self._rows is not None
+            prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
+            table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
+        return position_embedding.rows_of(table, positions, self._count)
 
     @property
     def _count(self):
         return Grid(self._cells, self.prefix).count
 
-    def _check(self, x_shape):
+    def _check_axes(self, x_shape):
         if len(x_shape) == 3:
-            super()._check(x_shape)
+            super()._check_axes(x_shape)
             if self._cells is None:
                 raise ValueError(
                     "For a sequence, (batch, positions, features), `grid` must have the sizes of "
@@ -72,12 +63,12 @@ class GridEmbedding(PositionEmbedding, saved=False):
                 "as `grid` has, (batch, rows, columns, features), which has no `prefix`. Received: "
                 f"x.shape={tuple(x_shape)}, grid={self.grid}, prefix={self.prefix}"
             )
-        self._check_features(x_shape)
 
     def _check_given(self, x, start_index, positions):
         """Rejects positions that are not those of a grid."""
         if len(x.shape) == 3:
-            check_range("prefix + cells of the grid", self._count, x, start_index, positions)
+            given = x, start_index, positions
+            position_embedding.check_range("prefix + cells of the grid", self._count, *given)
         begins = positions is None and isinstance(start_index, int) and start_index == 0
         length = backend.known_size(x.shape[1])
         if len(x.shape) == 3 and begins and length not in (None, self._count):
@@ -107,15 +98,15 @@ class SinCosGridEmbedding(GridEmbedding):
     has a third of the features for each, the last axis first. Computed in float32.
 
     Args:
-        grid: rows and columns of the grid that a sequence is made of, row by row; not needed for
-            inputs that are a grid.
+        grid: rows and columns of the grid that a sequence is made of; None for inputs that are one.
         prefix: positions before the first cell, such as a class token. Nothing is added to them.
         max_wavelength: the longest wavelength, divided by 2π.
         **kwargs: `dim` and `merge_mode` as in `SinCosPositionEmbedding`; `name`, `dtype`,
             `trainable` of any Keras layer.
 
     Call arguments:
-        x: a sequence (B, prefix + rows · columns, D), or a grid (B, rows, columns, D).
+        x: a sequence (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D)
+            of any size, without a `prefix`.
         start_index, positions: of a sequence, as in `SinCosPositionEmbedding`: `positions` are
             integers (T,) or (B, T) for a part of the cells, such as the patches that are not
             hidden. The first cell has the position `prefix`.
@@ -124,8 +115,7 @@ class SinCosGridEmbedding(GridEmbedding):
         `x` with the vectors, as `SinCosPositionEmbedding`, carrying the mask of `x`.
 
     Raises:
-        ValueError: a size or a shape is not as described.
-        TypeError: `start_index` or `positions` are not integers.
+        ValueError, TypeError: as `SinCosPositionEmbedding`.
 
     Example:
 
@@ -145,7 +135,7 @@ class SinCosGridEmbedding(GridEmbedding):
         **kwargs: Any,
     ):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+        self.max_wavelength = shapes.check_positive("max_wavelength", max_wavelength)
 
     def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
         share, found = size // len(sizes), []
@@ -153,7 +143,9 @@ class SinCosGridEmbedding(GridEmbedding):
             # What does not divide is of the last axis, the first of the features.
             features = size - share * (len(sizes) - 1) if axis == len(sizes) - 1 else share
             index = ops.arange(sizes[axis], dtype="int32")
-            waves = sin_cos(index, features, self.max_wavelength, "half_split", self.compute_dtype)
+            waves = position_embedding.sin_cos(
+                index, features, self.max_wavelength, "half_split", self.compute_dtype
+            )
             others = (*[1] * axis, sizes[axis], *[1] * (len(sizes) - 1 - axis), features)
             found.append(ops.broadcast_to(ops.reshape(waves, others), (*sizes, features)))
         return ops.concatenate(found, axis=-1)
@@ -162,47 +154,32 @@ class SinCosGridEmbedding(GridEmbedding):
 class LearnedGridEmbedding(GridEmbedding):
     r"""Learned positions on a grid, for images of other sizes too (Dosovitskiy et al. 2021).
 
-    A table has a vector for each cell of `grid`. For images with other numbers of rows and columns
-    it is interpolated in float32, so that a model that was trained on small images goes on with
-    larger ones (section 3.2 of the paper): row r of h takes the vectors around
+    A table has a vector for each cell of `grid`. For images of other sizes it is interpolated in
+    float32 (section 3.2 of the paper): row r of h takes the vectors around
     `(r + 0.5) · rows / h - 0.5`, without smoothing where there are fewer.
 
     Args:
         grid: rows and columns of the table.
         prefix: positions before the first cell, such as a class token, with vectors of their own.
-        size: rows and columns of the grid that sequences are made of, if they are others than
-            those of the table. Inputs that are a grid need none.
+        size: rows and columns of the grid that sequences are made of; None for those of the table.
         interpolation: "cubic" (bicubic, with the kernel of PyTorch, as in ViT and DINOv2),
             "linear", or None: images have no more rows and columns than the table, and take its
             first. Then cells that pad an image at its right and bottom change nothing.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table,
             (prefix + rows · columns, D), which is that of `LearnedPositionEmbedding`.
-        **kwargs: `dim` and `merge_mode` as in `LearnedPositionEmbedding`; `name`, `dtype`,
+        **kwargs: `dim` and `merge_mode` as in `SinCosPositionEmbedding`; `name`, `dtype`,
             `trainable` of any Keras layer.
 
-    Call arguments:
-        x: a sequence (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D)
-            of any size, without a `prefix`.
-        start_index, positions: as in `SinCosGridEmbedding`.
-
-    Returns:
-        `x` with the vectors, as `LearnedPositionEmbedding`, carrying the mask of `x`.
-
-    Raises:
-        ValueError: a size or a shape is not as described.
-        TypeError: `start_index` or `positions` are not integers.
+    Call arguments, results and errors are those of `SinCosGridEmbedding`.
 
     Example:
 
     >>> import keras, keras_attention
     >>> small = keras_attention.LearnedGridEmbedding((2, 2), prefix=1)
-    >>> small(keras.ops.zeros((1, 5, 8))).shape
-    (1, 5, 8)
+    >>> small.build((1, 5, 8))
     >>> large = keras_attention.LearnedGridEmbedding((2, 2), prefix=1, size=(3, 4))
     >>> large.build((1, 13, 8))
     >>> large.set_weights(small.get_weights())
-    >>> large(keras.ops.zeros((1, 13, 8))).shape
-    (1, 13, 8)
     """
 
     def __init__(
@@ -221,14 +198,14 @@ class LearnedGridEmbedding(GridEmbedding):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
         self.size = shapes.check_sizes("size", size, 1)
         self._cells = self.size or self.grid
-        self.interpolation = shapes.check_choice(
-            "interpolation", interpolation, get_args(Interpolation)
-        )
+        choices = get_args(Interpolation)
+        self.interpolation = shapes.check_choice("interpolation", interpolation, choices)
         if self.grid is None or len(self._cells) != len(self.grid):
             raise ValueError(
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
+        self._rows = Grid(self.grid, self.prefix).count
         self._check_within(self._cells)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
@@ -243,22 +220,10 @@ class LearnedGridEmbedding(GridEmbedding):
                 f"`grid`. Received: grid={self.grid}, and a grid of {tuple(sizes)}"
             )
 
-    def build(self, x_shape, start_index_shape=None, positions_shape=None):
-        super().build(x_shape)
-        self.embeddings = self._add_weight(
-            "embeddings",
-            (self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
-            # Read in float32 even in half precision, so that only the sum is rounded.
-            autocast=False,
-        )
-
-    def _check(self, x_shape):
-        super()._check(x_shape)
+    def _check_axes(self, x_shape):
+        super()._check_axes(x_shape)
         if len(x_shape) > 3:
             self._check_within(x_shape[1:-1])
-
-    def prefix_vectors(self, size: int) -> Tensor:
-        return self.embeddings[: self.prefix]
 
     def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
         table = ops.reshape(self.embeddings[self.prefix :], (*self.grid, size))

@@ -19,14 +19,9 @@ from keras_attention.sequences import masks, shapes
 
 
 def grouped(x, sizes, groups, flatten, first_fastest=False):
-    """The features (B, N, n) of groups, or (B, rows, columns, n), of `x` (B, ..., D).
-
-    Args:
-        sizes: cells along each axis of the grid, multiples of those of `groups`.
-        groups: cells of a group along each axis.
-        flatten: whether groups are a sequence, row by row.
-        first_fastest: whether the first axis of a group changes fastest, instead of the last.
-    """
+    """The features (B, N, n) of groups of cells, or (B, rows, columns, n), of `x` (B, ..., D)."""
+    # `sizes` are those of the grid and `groups` those of a group, whose last axis changes fastest
+    # unless `first_fastest`. With `flatten` the groups are a sequence, row by row.
     batch, features = ops.shape(x)[0], x.shape[-1]
     counts = [size // group for size, group in zip(sizes, groups, strict=True)]
     pairs = [n for pair in zip(counts, groups, strict=True) for n in pair]
@@ -40,9 +35,7 @@ def grouped(x, sizes, groups, flatten, first_fastest=False):
 
 def counts(sizes, groups, flatten):
     """The shape of the groups, as far as it is known."""
-    found = [
-        None if size is None else size // group for size, group in zip(sizes, groups, strict=True)
-    ]
+    found = [None if n is None else n // group for n, group in zip(sizes, groups, strict=True)]
     if not flatten:
         return found
     return [None if None in found else math.prod(found)]
@@ -56,16 +49,10 @@ def of_mask(group, mask):
 class GroupMask(saving.ConfigurableLayer):
     """The operation of a functional model that makes the mask of groups, of one of cells.
 
-    The sizes of `groups` are those of `grouped`; of a sequence, `grid` has those of its cells.
+    Arguments are those of `grouped`; `grid` has the sizes of that of a sequence.
     """
 
-    def __init__(
-        self,
-        groups: Sequence[int],
-        grid: Sequence[int] | None = None,
-        flatten: bool = True,
-        **kwargs: Any,
-    ):
+    def __init__(self, groups: Any, grid: Any = None, flatten: bool = True, **kwargs: Any):
         super().__init__(**kwargs)
         self.groups, self.grid, self.flatten = groups, grid, flatten
 
@@ -88,9 +75,8 @@ class PatchEmbedding(saving.ConfigurableLayer):
     Args:
         patch_size: pixels of a patch along each axis of the images: an integer for square patches
             of two-dimensional images, or a tuple with a size per axis.
-        dim: features of a patch's vector.
+        dim, use_bias: features of a patch's vector, and whether the projection has a bias.
         flatten: whether the output is a sequence; or else it keeps the axes of the images.
-        use_bias: whether the projection has a bias.
         data_format: "channels_last" or "channels_first"; None is Keras's default,
             `keras.config.image_data_format()`. The output has its features last in both.
         kernel_initializer, bias_initializer: of the projection, a kernel (pixels · channels, D).
@@ -107,9 +93,8 @@ class PatchEmbedding(saving.ConfigurableLayer):
         patches if there is one of pixels.
 
     Raises:
-        ValueError: a size is not as described, images have other axes, or their sizes are no
-            multiples of the patch's.
-        TypeError: `mask` is not boolean.
+        ValueError, TypeError: an argument is not as described, images have other axes, or their
+            sizes are no multiples of the patch's.
 
     Example:
 
@@ -136,13 +121,10 @@ class PatchEmbedding(saving.ConfigurableLayer):
         one = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_size = shapes.check_sizes("patch_size", one, 1)
         self.dim = shapes.check_count("dim", dim)
-        self.flatten = shapes.check_flag("flatten", flatten)
-        self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.data_format = shapes.check_choice(
-            "data_format",
-            keras.config.image_data_format() if data_format is None else data_format,
-            ("channels_last", "channels_first"),
-        )
+        self._keep(shapes.check_flag, flatten=flatten, use_bias=use_bias)
+        data_format = keras.config.image_data_format() if data_format is None else data_format
+        formats = "channels_last", "channels_first"
+        self.data_format = shapes.check_choice("data_format", data_format, formats)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
@@ -206,12 +188,10 @@ class PatchMerging(saving.ConfigurableLayer):
 
     Args:
         grid: (height, width) of the grid that a sequence is made of, row by row, or the sizes of
-            more or fewer axes: (depth, height, width) of a video; not needed for inputs that are a
-            grid.
+            more or fewer axes: (depth, height, width) of a video; None for inputs that are a grid.
         dim: features of the output; None is twice those of the input.
         size: cells along an axis that become one: an integer, or one for each axis.
-        layer_norm_epsilon: added to variances by the norm.
-        kernel_initializer: of W.
+        layer_norm_epsilon, kernel_initializer: what the norm adds to variances, and that of W.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -224,9 +204,8 @@ class PatchMerging(saving.ConfigurableLayer):
         groups.
 
     Raises:
-        ValueError: a number is not as described, `x` is not of the grid, or the sizes of the grid
-            are no multiples of `size`.
-        TypeError: `mask` is not boolean.
+        ValueError, TypeError: an argument is not as described, `x` is not of the grid, or the sizes
+            of the grid are no multiples of `size`.
 
     Example:
 
@@ -252,9 +231,7 @@ class PatchMerging(saving.ConfigurableLayer):
         self.dim = shapes.check_count("dim", dim, optional=True)
         several = isinstance(size, (tuple, list))
         self.size: Any = (shapes.check_sizes if several else shapes.check_count)("size", size, 1)
-        self.layer_norm_epsilon = shapes.check_number(
-            "layer_norm_epsilon", layer_norm_epsilon, above=0
-        )
+        self._keep(shapes.check_positive, layer_norm_epsilon=layer_norm_epsilon)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):
@@ -262,7 +239,7 @@ class PatchMerging(saving.ConfigurableLayer):
         _, groups = self._groups(x_shape, known_size=lambda size: None)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
         self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
-        dim = 2 * x_shape[-1] if self.dim is None else self.dim
+        dim = self.dim or 2 * x_shape[-1]
         self._dense = projections.dense(self, "dense", dim, shape, use_bias=False)
 
     norm = parts.part("_norm", "The norm of the features of a group.")
@@ -320,4 +297,4 @@ class PatchMerging(saving.ConfigurableLayer):
     def compute_output_shape(self, x_shape, mask_shape=None):
         sizes, groups = self._groups(x_shape)
         found = counts(sizes, groups, self.grid is not None)
-        return (x_shape[0], *found, 2 * x_shape[-1] if self.dim is None else self.dim)
+        return (x_shape[0], *found, self.dim or 2 * x_shape[-1])

@@ -22,6 +22,8 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
 
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
+    # The rows of the table of learned vectors; None without one.
+    _rows: int | None = None
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
@@ -34,17 +36,21 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
+        if self._rows is not None:
+            # Read in float32 even in half precision, so that only the sum is rounded.
+            shape = (self._rows, self.dim or x_shape[-1])
+            self.embeddings = self._add_weight("embeddings", shape, autocast=False)
 
     def _check(self, x_shape):
-        shapes.check_sequence(x_shape)
-        self._check_features(x_shape)
-
-    def _check_features(self, x_shape):
+        self._check_axes(x_shape)
         if self.merge_mode == "add" and self.dim not in (None, x_shape[-1]):
             raise ValueError(
                 "With merge_mode='add', `dim` must be None or the number of features of `x`. "
                 f"Received: dim={self.dim}, x.shape={tuple(x_shape)}"
             )
+
+    def _check_axes(self, x_shape):
+        shapes.check_sequence(x_shape)
 
     def call(
         self,
@@ -55,10 +61,17 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     ) -> Tensor:
         positions = self._counted(x, start_index, positions, segment_ids)
         self._check_given(x, start_index, positions)
-        return self._merge(x, self._embedded(x, start_index, positions))
+        embedding = self._embedded(x, start_index, positions)
+        if self.merge_mode == "add":
+            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
+            wide = shapes.accumulation_dtype(x, embedding)
+            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
+        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
+        embedding = ops.broadcast_to(ops.cast(embedding, self.compute_dtype), shape)
+        return embedding if self.merge_mode == "none" else ops.concatenate([x, embedding], axis=-1)
 
     def _embedded(self, x, start_index, positions):
-        """What is merged with `x`."""
+        """Vectors that broadcast to (B, …, size), which are merged with `x` (B, …, D)."""
         if positions is None:
             positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
         return self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
@@ -84,28 +97,12 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     def _check_given(self, x, start_index, positions):
         _check_given(x, start_index, positions)
 
-    def _merge(self, x, embedding):
-        """`x` (B, …, D) and vectors that broadcast to (B, …, size) as one."""
-        if self.merge_mode == "add":
-            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
-            wide = shapes.accumulation_dtype(x, embedding)
-            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
-        embedding = ops.cast(embedding, self.compute_dtype)
-        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
-        embedding = ops.broadcast_to(embedding, shape)
-        if self.merge_mode == "none":
-            return embedding
-        return ops.concatenate([x, embedding], axis=-1)
-
     compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
-        features = {
-            "add": x_shape[-1],
-            "concat": x_shape[-1] + (self.dim or x_shape[-1]),
-            "none": self.dim or x_shape[-1],
-        }
+        own, size = x_shape[-1], self.dim or x_shape[-1]
+        features = {"add": own, "concat": own + size, "none": size}
         return (*x_shape[:-1], features[self.merge_mode])
 
     def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None):
@@ -146,8 +143,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
         of `x`.
 
     Raises:
-        ValueError: a size, the merge mode, the wavelength, the layout or a shape is not as
-            described.
+        ValueError: an argument or a shape is not as described.
         TypeError: `start_index` or `positions` are not integers.
 
     Example:
@@ -168,7 +164,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+        self.max_wavelength = shapes.check_positive("max_wavelength", max_wavelength)
         self.layout = shapes.check_choice("layout", layout, get_args(Layout))
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
@@ -180,23 +176,13 @@ class LearnedPositionEmbedding(PositionEmbedding):
 
     Args:
         max_length: number of positions in the table.
-        dim: features of the embedding; defaults to those of the input.
-        merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
-            alone.
+        dim, merge_mode: as in `SinCosPositionEmbedding`.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x, start_index, positions, segment_ids: as in `SinCosPositionEmbedding`.
-
-    Returns:
-        As `SinCosPositionEmbedding`.
-
-    Raises:
-        ValueError: a size, the merge mode or a shape is not as described, or positions exceed
-            `max_length`. Positions whose values are known only at run time cannot be
-            checked: one outside the table gives a zero vector.
-        TypeError: `start_index` or `positions` are not integers.
+    Call arguments, results and errors are those of `SinCosPositionEmbedding`. Positions must be
+    below `max_length`; one that is known only at run time cannot be checked, and outside the table
+    gives a zero vector.
 
     Example:
 
@@ -217,18 +203,9 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self.max_length = shapes.check_count("max_length", max_length)
+        self._rows = self.max_length = shapes.check_count("max_length", max_length)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
-
-    def build(self, x_shape, start_index_shape=None, positions_shape=None):
-        super().build(x_shape)
-        self.embeddings = self._add_weight(
-            "embeddings",
-            (self.max_length, self.dim or x_shape[-1]),
-            # Read in float32 even in half precision, so that only the sum is rounded.
-            autocast=False,
-        )
 
     def _check_given(self, x, start_index, positions):
         check_range("max_length", self.max_length, x, start_index, positions)
@@ -268,14 +245,14 @@ def rows_of(table: Tensor, positions: Tensor, count: int) -> Tensor:
 def check_range(name: str, count: int, x: Tensor, start_index: Any, positions: Any) -> None:
     """Rejects positions past a table of so many, if they are known."""
     _check_given(x, start_index, positions)
+    values = shapes.visible_values(start_index if positions is None else positions)
+    known = values is not None and values.size
+    first, last = (values.min(), values.max()) if known else (None, None)
     if positions is None:
         length = backend.known_size(x.shape[1])
-        first, last = _extremes(start_index)
         last = None if last is None or length is None else last + length - 1
         if last is None and length is not None and length > count:
             first, last = 0, length - 1
-    else:
-        first, last = _extremes(positions)
     if (first is not None and first < 0) or (last is not None and last >= count):
         raise ValueError(
             f"Positions must lie in [0, {name}={count}). Received positions from {first} to {last}"
@@ -289,7 +266,7 @@ def _check_given(x, start_index, positions):
         name, given, fitting = "start_index", start_index, [(), (batch,)]
         expected = "an integer, or one for each row of `x`, (batch,)"
     else:
-        name, given, fitting = "positions", positions, [(length,), (batch, length)]
+        name, given, fitting = "positions", positions, [(length,), (batch, length), (1, length)]
         expected = "integers, (positions,) or (batch, positions) of `x`"
     array = given if shapes.is_array(given) else np.asarray(given)
     numpy = isinstance(array, (np.ndarray, np.generic))
@@ -298,23 +275,7 @@ def _check_given(x, start_index, positions):
         raise TypeError(f"`{name}` must be {expected}. Received: {name} of dtype {dtype}")
     inputs.check_within(name, given, "int32")
     shape = tuple(map(backend.known_size, array.shape))
-    if not any(_fits(shape, other) for other in fitting):
+    if not any(shapes.may_equal(shape, other) for other in fitting):
         raise ValueError(
             f"`{name}` must be {expected}. Received: {name}.shape={shape}, x.shape={tuple(x.shape)}"
         )
-
-
-def _fits(shape, other):
-    """Whether two shapes may be equal; None agrees with all sizes, and one row with all rows."""
-    if len(shape) != len(other):
-        return False
-    return all(
-        size == wanted or None in (size, wanted) or (size == 1 and axis == 0 and len(shape) == 2)
-        for axis, (size, wanted) in enumerate(zip(shape, other, strict=True))
-    )
-
-
-def _extremes(positions):
-    """The smallest and largest of integer positions, or (None, None) while they have no values."""
-    values = shapes.visible_values(positions)
-    return (None, None) if values is None or not values.size else (values.min(), values.max())

@@ -21,8 +21,7 @@ class ScaledEmbedding(saving.ConfigurableLayer):
     2017).
 
     Args:
-        vocabulary_size: number of tokens.
-        dim: features of each vector.
+        vocabulary_size, dim: number of tokens, and features of the vector of each.
         mask_zero: whether token 0 is padding, to be masked.
         embeddings_initializer: of the table. The default, a normal of standard deviation 1/√dim,
             gives vectors of unit variance after scaling by √dim.
@@ -51,6 +50,9 @@ class ScaledEmbedding(saving.ConfigurableLayer):
     ((1, 3, 16), (1, 3, 100))
     """
 
+    # As Keras's layer.
+    _takes_any_layout = True
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -62,22 +64,14 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         scale: float | None = None,
         **kwargs: Any,
     ):
-        dim = shapes.check_count("dim", dim)
         super().__init__(**kwargs)
-        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
-        self.dim = dim
+        self._keep(shapes.check_count, vocabulary_size=vocabulary_size, dim=dim)
         self.mask_zero = shapes.check_flag("mask_zero", mask_zero)
-        self.embeddings_initializer = keras.initializers.get(
-            keras.initializers.RandomNormal(stddev=dim**-0.5)
-            if embeddings_initializer is None
-            else embeddings_initializer
-        )
-        self.embeddings_regularizer = keras.regularizers.get(embeddings_regularizer)
-        self.embeddings_constraint = keras.constraints.get(embeddings_constraint)
-        self.scale = shapes.check_number("scale", scale, above=0, optional=True)
-
-    # As Keras's layer.
-    _takes_any_layout = True
+        if embeddings_initializer is None:
+            embeddings_initializer = keras.initializers.RandomNormal(stddev=self.dim**-0.5)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
+        self.scale = shapes.check_optional_positive("scale", scale)
 
     def build(self, inputs_shape):
         shapes.check_memory("embedding", (self.vocabulary_size, self.dim))

@@ -48,21 +48,19 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     the memory for a whole sequence, as Keras's cells drop a feature.
 
     Args:
-        cell: the wrapped Keras cell: `SimpleRNNCell`, `GRUCell`, `LSTMCell`,
-            `StackedRNNCells` of them, or a custom one. The query is its output; in "bahdanau",
-            the first state of its last cell.
+        cell: the wrapped Keras cell, `StackedRNNCells` and custom ones too. The query is its
+            output; in "bahdanau", the first state of its last cell.
         attention: an `Attention`, or the score, or its name, of one without projections.
-        mode: "bahdanau" or "luong".
-        attention_dim: features of a_t, which is then the output in both modes; None for no W_c: the
-            output is h_t in "bahdanau", and a_t = [c_t; h_t] in "luong".
-        attention_activation: activation after W_c.
+        mode: "bahdanau" or "luong", as above.
+        attention_dim, attention_activation: features of a_t, which is then the output in both
+            modes, and what follows W_c; None for no W_c: the output is h_t in "bahdanau", and
+            a_t = [c_t; h_t] in "luong".
         input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
         output_context: whether the output is [c_t; h_t] instead of h_t.
         return_attention_scores: whether the alignments follow the features of the output;
             `split_outputs` separates them. The length of the memory must then be known.
-        alignment: how a step depends on the weights of earlier steps: None for not at all, an
-            object or a string of `alignments`. Their states, (B, H · S) each, follow those of the
-            wrapped cell.
+        alignment: None, or an object or a string of `alignments`: how a step depends on the weights
+            of earlier ones. Its states, (B, H · S) each, follow those of the wrapped cell.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments of `keras.layers.RNN(cell)`:
@@ -72,9 +70,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             only if no initial state is given: pass it.
 
     Returns:
-        As `RNN`, with output features as above. With `return_state=True`, one
-        list of states follows: the output of the last step, those of the wrapped cell, and the
-        number of steps. Keras rounds them in half precision: go on from those of `AttentionRNN`.
+        As `RNN`, with output features as above. With `return_state=True`, one list of states
+        follows: the last output, those of the wrapped cell, and the number of steps. Keras rounds
+        them in half precision: go on from those of `AttentionRNN`.
 
     Raises:
         ValueError, TypeError: an argument or a shape is not as described, or there is no memory.
@@ -107,9 +105,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # stay in float32.
         super().__init__(autocast=False, **kwargs)
         self.mode = shapes.check_choice("mode", mode, get_args(Mode))
-        self.attention_dim = shapes.check_count("attention_dim", attention_dim, optional=True)
-        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
-        self.output_context = shapes.check_flag("output_context", output_context)
+        self.attention_dim = shapes.check_optional_count("attention_dim", attention_dim)
+        self._keep(shapes.check_flag, input_feeding=input_feeding, output_context=output_context)
+        self._keep(shapes.check_flag, return_attention_scores=return_attention_scores)
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
@@ -123,9 +121,6 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
         self.attention_activation = keras.activations.get(attention_activation)
-        self.return_attention_scores = shapes.check_flag(
-            "return_attention_scores", return_attention_scores
-        )
         self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
@@ -139,11 +134,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     @property
     def state_size(self) -> list[list[int | None]]:
-        """One list: the previous output, the states of the wrapped cell and of the alignment, the
-        number of steps.
-
-        `RNN` copies it in its constructor. So what depends on the memory is None.
-        """
+        """One list, of the output, states of the wrapped cell and of the alignment, and steps."""
+        # `RNN` copies it in its constructor. So what depends on the memory is None.
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
         return [self._sizes(output, None)]
 
@@ -181,13 +173,14 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         context = self._context_size(memory_shape)
         return None if context is None else context + hidden
 
-    def _query_size(self):
-        if self.mode == "luong":
-            return wrapped_cell.output_size(self.cell)
-        return keras.tree.flatten(wrapped_cell.leaves(self.cell)[-1].state_size)[0]
+    def _query_shape(self, memory_shape):
+        size = wrapped_cell.output_size(self.cell)
+        if self.mode == "bahdanau":
+            size = keras.tree.flatten(wrapped_cell.leaves(self.cell)[-1].state_size)[0]
+        return (memory_shape[0], 1, size)
 
     def _context_size(self, memory_shape):
-        query_shape = (memory_shape[0], 1, self._query_size())
+        query_shape = self._query_shape(memory_shape)
         return self.attention.compute_output_shape(query_shape, memory_shape)[-1]
 
     def state_dtypes(self):
@@ -214,12 +207,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.build_attention(self.memory_shape)
         context = self._context_size(self.memory_shape)
         if self.attention_dim is not None:
+            options = {"use_bias": False, "name": "attentional", "dtype": self.dtype_policy}
             self._attention_dense = keras.layers.Dense(
-                self.attention_dim,
-                activation=self.attention_activation,
-                use_bias=False,
-                name="attentional",
-                dtype=self.dtype_policy,
+                self.attention_dim, self.attention_activation, **options
             )
             self._attention_dense.build((None, context + wrapped_cell.output_size(self.cell)))
         # Features that the wrapped cell reads after those of its input, then of both together.
@@ -235,16 +225,18 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def build_attention(self, memory_shape):
         """Creates the weights that a memory of shape (B, S, D) determines."""
         if self.memory_shape is None:
-            # Without symbolic dimensions of JAX, which no file could store.
-            self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory_shape)
+            self._keep_memory_shape(memory_shape)
+        query_shape, heads = self._query_shape(memory_shape), self.attention.heads
         if not self.attention.built:
-            self.attention.build((memory_shape[0], 1, self._query_size()), memory_shape)
+            self.attention.build(query_shape, memory_shape)
         if self.alignment is not None and not self.alignment.built:
-            heads = self.attention.heads
-            query = heads.shape("query", (memory_shape[0], 1, self._query_size()))
-            key = heads.shape("key", memory_shape)
+            query, key = heads.shape("query", query_shape), heads.shape("key", memory_shape)
             prepared = self.attention.score.prepare_key(ops.zeros((1, 1, *key[2:])))
             self.alignment.build(query, key, (*key[:2], *prepared.shape[2:]))
+
+    def _keep_memory_shape(self, shape):
+        # Without symbolic dimensions of JAX, which no file could store.
+        self.memory_shape = tuple(n if isinstance(n, int) else None for n in shape)
 
     def get_build_config(self):
         config = super().get_build_config()
@@ -266,7 +258,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         training: bool = False,
         return_attention_scores: bool | None = None,
     ) -> tuple[Tensor, Tensors]:
-        # Otherwise than the argument of the constructor, the scores are then no state.
+        # Scores that the constructor did not ask for are no state.
         if return_attention_scores is None:
             return_attention_scores = self.return_attention_scores
         states, count = keras.tree.flatten(states), self._state_count()
@@ -307,10 +299,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """h_t and the flat states that follow, of the wrapped cell."""
         if fed is not None:
             inputs = ops.concatenate([inputs, fed], axis=-1)
-        kwargs = {}
-        if "training" in getattr(self.cell, "call_signature_parameters", ()):
-            kwargs["training"] = training
-        hidden, states = self.cell(inputs, wrapped_cell.pack(self.cell, states), **kwargs)
+        trains = "training" in getattr(self.cell, "call_signature_parameters", ())
+        options = {"training": training} if trains else {}
+        hidden, states = self.cell(inputs, wrapped_cell.pack(self.cell, states), **options)
         states = [ops.cast(state, self.compute_dtype) for state in keras.tree.flatten(states)]
         return ops.cast(hidden, self.compute_dtype), states
 
@@ -337,9 +328,14 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if alignment is None:
             result = attend(key)
         else:
-            more = [value, mask, *prepared]
-            if alignment.random:
-                more.append(numbers_of_step(drawn[-1], time) if training and drawn else None)
+            more, numbers = [value, mask, *prepared], None
+            if alignment.random and training and drawn:
+                # Uniform numbers (B, H, S) for a step, from those of the loop, in which nothing can
+                # be drawn. The fractional part of n u is uniform for every integer n, and for large
+                # ones, without large common factors, nearly uncorrelated.
+                numbers = drawn[-1] * ops.cast(64 + time, drawn[-1].dtype)[..., None]
+                numbers = numbers - ops.floor(numbers)
+            more += [numbers] if alignment.random else []
             with keras_private.uncast_variables():
                 batch, length = ops.shape(mask)
                 shape = (batch, attention.num_heads, length)
@@ -359,7 +355,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
 
         (B, T, features) and (B, H, T, S); without `return_sequences`, (B, features) and (B, H, S).
-        A masked step repeats the alignment before it, as it repeats the output.
+        A masked step repeats output and alignment of the one before it.
         """
         if not self.return_attention_scores:
             raise ValueError(
@@ -386,21 +382,17 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def initial_state(
         self, memory: Tensor, states: Tensors | None = None, mask: Tensor | None = None
     ) -> Tensors:
-        """The `initial_state` of `keras.layers.RNN(cell)`.
+        """The `initial_state` of `keras.layers.RNN(cell)`, a nested list of tensors or symbols.
 
         Args:
             memory: (B, S, D), the attended sequence, such as the outputs of an encoder.
             states: of the wrapped cell, as its own `RNN` would take them; or all states that an
                 earlier call returned with `return_state=True`, to continue from, also with a
                 memory of another length if there is no `alignment`. None for the cell's own.
-            mask: boolean (B, S), True = a real token; combined with the mask that the memory
-                carries.
-
-        Returns:
-            One nested list, of tensors or of symbols.
+            mask: boolean (B, S), True = a real token; combined with that of the memory.
         """
         memory, states, mask = self.checked(memory, states, mask)
-        self.memory_shape = tuple(n if isinstance(n, int) else None for n in memory.shape)
+        self._keep_memory_shape(memory.shape)
         mask = masks.whole(mask, memory)
         return [[memory, ops.cast(mask, memory.dtype), *states]]
 
@@ -409,8 +401,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     ) -> Tensors:
         """States for calling the cell directly: `output, states = cell(x_t, states)`.
 
-        They contain the prepared memory, and the batch is the first axis of every tensor.
-        Arguments are those of `initial_state`.
+        They contain the prepared memory. Arguments are those of `initial_state`.
         """
         given = keras.tree.flatten((memory, states, mask))
         if any(isinstance(x, keras.KerasTensor) for x in given):
@@ -433,8 +424,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def checked(self, memory, states, mask):
         """Memory, flat states and mask or None, from the arguments of `initial_state`."""
         if not isinstance(memory, keras.KerasTensor):
-            carried = masks.implicit(memory)
-            memory = masks.carry(ops.convert_to_tensor(memory), carried)
+            memory = masks.carry(ops.convert_to_tensor(memory), masks.implicit(memory))
         shapes.check_rank("memory", memory, 3, "(batch, positions, features)")
         if memory.shape[-1] is None:
             raise ValueError(
@@ -464,20 +454,17 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         attention has dropout, the value with dropped positions. The wrapped cell draws its dropout
         masks then, too.
         """
-        constants = self._prepared(memory, mask)
-        if training and self.attention.dropout:
+        constants, attention = self._prepared(memory, mask), self.attention
+        states = self._first_states(memory, states)
+        if training and attention.dropout:
             # One mask for all steps: a step cannot sample, since JAX traces it only once.
-            noise = backend.dropout(
-                ops.ones_like(constants[1][..., :1]),
-                self.attention.dropout,
-                self.attention._dropout_layer.seed_generator,
-            )
-            constants.append(constants[1] * noise)
+            generator = attention._dropout_layer.seed_generator
+            ones = ops.ones_like(constants[1][..., :1])
+            constants.append(constants[1] * backend.dropout(ones, attention.dropout, generator))
         if training and self.alignment is not None and self.alignment.random:
             batch, length = ops.shape(constants[2])
-            shape = (batch, self.attention.num_heads, length)
+            shape = (batch, attention.num_heads, length)
             constants.append(backend.uniform(shape, self.alignment.seed_generator))
-        states = self._first_states(memory, states)
         if training:
             inputs = ops.zeros((ops.shape(memory)[0], self._input_size), self.compute_dtype)
             own = wrapped_cell.pack(self.cell, self._apart(states)[1])
@@ -487,23 +474,19 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def _prepared(self, memory, mask):
         """Key, value and mask of the memory, prepared for all steps."""
         memory = masks.clear(ops.cast(memory, self.attention.compute_dtype), mask)
-        key = self.attention.split(memory, "key")
+        key, value = (self.attention.split(memory, role) for role in ("key", "value"))
         prepared = []
-        if self.alignment is not None:
-            with keras_private.uncast_variables():
+        with keras_private.uncast_variables():
+            if self.alignment is not None:
                 prepared = self.alignment.prepare(key)
-        if self._keys_can_be_prepared():
-            with keras_private.uncast_variables():
+            if self._keys_can_be_prepared():
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
-        mask = masks.whole(mask, memory)
-        return [key, self.attention.split(memory, "value"), mask, *prepared]
+        return [key, value, masks.whole(mask, memory), *prepared]
 
     def _keys_can_be_prepared(self):
         """Whether prepared keys are the same for all steps."""
-        score, position = self.attention.score, self.attention.position
-        reads_keys = position is not None and position.reads_keys
-        return score.prepares_apart and not reads_keys
+        return self.attention.score.prepares_apart and not reads_keys(self.attention)
 
     def _first_states(self, memory, states):
         """The states of a loop, `state_size` each, from those of `checked`."""
@@ -512,7 +495,11 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         features = size = self.output_features(memory.shape)
         if self.return_attention_scores:
             size = features + shape[1] * length
-        states = states or wrapped_cell.first_states(self.cell, batch, self.compute_dtype)
+        if not states and hasattr(self.cell, "get_initial_state"):
+            states = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch))
+        elif not states:
+            sizes = keras.tree.flatten(self.cell.state_size)
+            states = [ops.zeros((batch, n), self.compute_dtype) for n in sizes]
         first = [] if self.alignment is None else self.alignment.first_states(shape)
         first = [ops.reshape(state, (batch, shape[1] * length)) for state in first]
         if len(states) < self._state_count():
@@ -525,8 +512,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 states=given.shape[-1],
             )
         dtypes = [*self.state_dtypes()[:-1], "int32"]
-        *states, time = states
-        output, *states, time = map(ops.cast, [*states, ops.round(time)], dtypes)
+        output, *states, time = map(ops.cast, [*states[:-1], ops.round(states[-1])], dtypes)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:
             # The alignments after the output are those of a memory of another length.
             output = ops.pad(output[:, :features], ((0, 0), (0, size - features)))
@@ -596,40 +582,30 @@ def attention_layer(attention, dtype):
     return attention
 
 
+def reads_keys(attention):
+    """Whether an attention has a position that encodes or reads keys."""
+    return attention.position is not None and attention.position.reads_keys
+
+
 def check_alignment(alignment, attention):
     """Raises if an alignment does not work with this attention layer."""
     grouped = attention.num_key_value_heads not in (None, attention.num_heads)
-    reads_keys = attention.position is not None and attention.position.reads_keys
     several = attention.heads.count("query") != attention.num_heads
-    if grouped or reads_keys or several:
+    if grouped or several or reads_keys(attention):
         raise ValueError(
             "An alignment needs one attention for each head, with a key head of its own, and no "
             "position that encodes keys or compares them with queries. Received: attention of type "
-            f"{type(attention).__name__}, "
-            f"num_key_value_heads={attention.num_key_value_heads}, "
+            f"{type(attention).__name__}, num_key_value_heads={attention.num_key_value_heads}, "
             f"num_heads={attention.num_heads}, position={attention.position!r}"
         )
     alignment.check(attention)
-
-
-def numbers_of_step(numbers, time):
-    """Uniform numbers (B, H, S) for a step, from those of a loop, in which nothing can be drawn.
-
-    The fractional part of n u is uniform for every integer n, and for large ones, without large
-    common factors, nearly uncorrelated.
-    """
-    numbers = numbers * ops.cast(64 + time, numbers.dtype)[..., None]
-    return numbers - ops.floor(numbers)
 
 
 _UNKNOWN = (None, None, None)
 
 
 class StartStates(saving.ConfigurableLayer):
-    """The operation of a functional model that `cell.start_states(memory)` of symbols adds.
-
-    It has no weights but those of the cell, which the model has once, in its file too.
-    """
+    """The operation of a functional model that `cell.start_states(memory)` of symbols adds."""
 
     def __init__(self, cell: keras.layers.Layer, **kwargs: Any):
         super().__init__(**kwargs)

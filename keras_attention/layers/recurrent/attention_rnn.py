@@ -25,17 +25,14 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
 
     Args:
         cell: an `AttentionCell`.
-        return_sequences: whether to return the outputs of all steps, or only the last.
-        return_state: whether to return the states after the last step too.
-        go_backwards, unroll, zero_output_for_mask: as in `keras.layers.RNN`.
+        return_sequences, return_state, go_backwards, unroll, zero_output_for_mask: as in
+            `keras.layers.RNN`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
         sequences: (B, T, D), what the cell reads.
         memory: (B, S, D'), what it attends to, such as the outputs of an encoder.
-        initial_state: of the wrapped cell, as its own `RNN` takes them; or all states that an
-            earlier call returned with `return_state=True`, to continue from. None for the cell's
-            own.
+        initial_state: `states` of `AttentionCell.initial_state`.
         mask: boolean (B, T), True = a real token; combined with that of `sequences`. A masked step
             repeats output and states, and does not count as a position.
         memory_mask: boolean (B, S); combined with that of `memory`.
@@ -43,12 +40,10 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
 
     Returns:
         (B, T, features), or (B, features) of the last step, carrying the mask of the sequence.
-        If the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or
-        (B, H, S); a masked step repeats those before it. With `return_state=True`, then a
-        list of the states, of which the step number and those of an alignment are in float32 in
-        half precision too.
-
-    The loss of a `scores_regularizer` of the attention is added, the steps being the queries.
+        If the cell has `return_attention_scores=True`, then the weights, (B, H, T, S) or (B, H, S);
+        a masked step repeats those before it. With `return_state=True`, then a list of the states,
+        of which the step number and those of an alignment are never in half precision. The loss of
+        a `scores_regularizer` of the attention is added, the steps being the queries.
 
     Raises:
         ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is True, or batch sizes
@@ -65,6 +60,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     """
 
     _unrounded = ("initial_state",)
+    _read_by_keras = ("dtype", "cell")
     _masks = "`mask` (B, T) and `memory_mask` (B, S) for padding"
 
     def __init__(
@@ -89,9 +85,9 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
                 "`return_state=True` returned as `initial_state`. Received: stateful=True"
             )
         names = "return_sequences", "return_state", "go_backwards", "unroll", "zero_output_for_mask"
-        given = return_sequences, return_state, go_backwards, unroll, zero_output_for_mask
-        flags = map(shapes.check_flag, names, given)
-        super().__init__(cell, **dict(zip(names, flags, strict=True)), **kwargs)
+        given = locals()
+        flags = {name: shapes.check_flag(name, given[name]) for name in names}
+        super().__init__(cell, **flags, **kwargs)
 
     def get_config(self):
         config = super().get_config()
@@ -99,22 +95,13 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         del config["stateful"]
         return config
 
-    @classmethod
-    def from_config(cls, config):
-        # `RNN` reads the cell itself, and removes it from the dictionary.
-        config = dict(config)
-        frozen = tuple(config.pop("frozen", ()))
-        layer = super(saving.ConfigurableLayer, cls).from_config(config)
-        layer._frozen_parts = frozen
-        return layer
-
     def build(self, sequences_shape, memory_shape=None, initial_state_shape=None):
         if memory_shape is None:
             raise ValueError(
-                "An AttentionRNN attends to a memory: call `rnn(sequences, memory)`, or build it "
-                "by `build(sequences_shape, memory_shape)`. Layers around it pass none: give "
-                "`keras.layers.Bidirectional` a `keras.layers.RNN(cell)`, whose memory is part of "
-                f"its initial state. Received: sequences.shape={tuple(sequences_shape)}, no memory"
+                "An AttentionRNN attends to a memory: call `rnn(sequences, memory)`. Layers around "
+                "it pass none: give `keras.layers.Bidirectional` a `keras.layers.RNN(cell)`, whose "
+                "memory is part of its initial state. Received: "
+                f"sequences.shape={tuple(sequences_shape)}, no memory"
             )
         self.cell.build_attention(memory_shape)
         super().build(sequences_shape)
@@ -141,18 +128,16 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         if with_scores and not cell.return_attention_scores:
             # A masked step repeats its output, for which the loop of JAX reads the first state.
             batch, length = ops.shape(constants[2])
-            shape = (batch, cell.attention.num_heads * length)
-            before = [states[0], ops.zeros(shape, states[0].dtype)]
-            states = [ops.concatenate(before, axis=-1), *states[1:]]
+            zeros = ops.zeros((batch, cell.attention.num_heads * length), states[0].dtype)
+            states = [ops.concatenate([states[0], zeros], axis=-1), *states[1:]]
+
+        options = {"training": training, "return_attention_scores": with_scores}
 
         def step(inputs, states):
             # The constants are no states of the loop, which would copy, mask and return them.
             [(before, *states)] = states
-            output, [states] = cell(
-                *(inputs, [[before[:, :features], *states, *constants]]),
-                training=training,
-                return_attention_scores=with_scores,
-            )
+            states = [[before[:, :features], *states, *constants]]
+            output, [states] = cell(inputs, states, **options)
             return output, [[output, *states[1:count]]]
 
         # Keras's loop would read the first step.

@@ -36,9 +36,7 @@ class PointerHead(saving.ConfigurableLayer):
     `softmax_s(logits[t])`. The paper's score is the default, `vᵀ tanh(W₁ memory_s + W₂ query_t)`.
 
     Args:
-        score: how well a position matches a query, as in `Attention`.
-        logit_soft_cap: None, or c to replace scores by `c · tanh(score / c)` (Bello et al. 2017,
-            equation 16, have c = 10).
+        score, logit_soft_cap: as in `Attention`; Bello et al. 2017, equation 16, have a cap of 10.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -46,8 +44,7 @@ class PointerHead(saving.ConfigurableLayer):
         memory: (B, S, D'), what it points at.
         query_mask, memory_mask: boolean (B, T) and (B, S), True = a real token; combined with the
             masks that the tensors carry.
-        attention_mask: boolean (T, S) or (B, T, S), True = a position that may be chosen, for
-            example one that was not chosen before.
+        attention_mask: boolean (T, S) or (B, T, S), True = a position that may be chosen.
         positions: how the score `Location` counts: "places", which is the default, or "tokens".
 
     Returns:
@@ -79,17 +76,11 @@ class PointerHead(saving.ConfigurableLayer):
     ):
         super().__init__(**kwargs)
         self.score = scores.get(score)
-        self.logit_soft_cap = shapes.check_number(
-            "logit_soft_cap", logit_soft_cap, above=0, optional=True
-        )
         # In full precision, as its weights are the logits.
-        self._attention = _Pointing(
-            score=self.score,
-            normalization=_Scores(),
-            logit_soft_cap=logit_soft_cap,
-            name="attention",
-            dtype=self._output_dtype,
-        )
+        options: dict[str, Any] = {"name": "attention", "dtype": self._output_dtype}
+        options |= {"normalization": _Scores(), "logit_soft_cap": logit_soft_cap}
+        self._attention = _Pointing(score=self.score, **options)
+        self.logit_soft_cap = self._attention.logit_soft_cap
 
     @property
     def _output_dtype(self):
@@ -110,23 +101,15 @@ class PointerHead(saving.ConfigurableLayer):
         query_mask = masks.padding(query, query_mask, "query", "query_mask")
         memory_mask = masks.padding(memory, memory_mask, "memory", "memory_mask")
         pairs = _pairs(attention_mask)
+        given = {"query_mask": query_mask, "value_mask": memory_mask, "attention_mask": pairs}
+        given |= {"positions": sequence.only_word(positions), "return_attention_scores": True}
         # Of the values one feature is enough: nothing uses their sum.
-        _, logits = self._attention(
-            *(query, memory[..., :1], memory),
-            query_mask=query_mask,
-            value_mask=memory_mask,
-            attention_mask=pairs,
-            return_attention_scores=True,
-            positions=sequence.only_word(positions),
-        )
+        _, logits = self._attention(query, memory[..., :1], memory, **given)
         logits = logits[:, 0]
         if memory_mask is not None:
             memory_mask = memory_mask[:, None]
         logits = semantics.masked(logits, masks.both(memory_mask, pairs))
         return masks.carry(logits, query_mask)
-
-    def compute_mask(self, query, previous_mask=None):
-        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
 
     def compute_output_shape(self, query_shape, memory_shape):
         self._attention.compute_output_shape(query_shape, (*memory_shape[:-1], 1), memory_shape)
@@ -142,6 +125,8 @@ class PointerHead(saving.ConfigurableLayer):
         masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
         mask = masks.padding(given.query, given.query_mask, "query", "query_mask")
         return masks.carry(keras.KerasTensor(shape, self._output_dtype), mask)
+
+    compute_mask = masks.of_first
 
 
 def _pairs(attention_mask):
@@ -211,23 +196,16 @@ class PointerGenerator(saving.ConfigurableLayer):
     ):
         super().__init__(**kwargs)
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
-        self.num_extra_tokens = shapes.check_count("num_extra_tokens", num_extra_tokens, minimum=0)
+        self.num_extra_tokens = shapes.check_count("num_extra_tokens", num_extra_tokens, 0)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
-        self._dense = keras.layers.Dense(
-            1,
-            kernel_initializer=saving.clone_initializer(self.kernel_initializer),
-            bias_initializer=saving.clone_initializer(self.bias_initializer),
-            name="gate",
-            dtype=self.dtype_policy,
-        )
 
     @property
     def _output_dtype(self):
         return shapes.full_precision(self.compute_dtype)
 
     def build(self, x_shape, *shapes):
-        self._dense.build(x_shape)
+        self._dense = projections.dense(self, "gate", 1, x_shape, use_bias=True)
 
     def call(
         self,
@@ -243,16 +221,22 @@ class PointerGenerator(saving.ConfigurableLayer):
         gate = projections.apply(self, self._dense, masks.clear(x, of_x))
         gate = ops.cast(gate, self._output_dtype)
         weights = ops.cast(attention_scores, self._output_dtype)
-        weights = _distribution(weights, masks.both(source_ids >= 0, mask))
+        mask = masks.both(source_ids >= 0, mask)
+        if len(weights.shape) == 4:
+            # The mean over the heads that have any weight.
+            weights = ops.sum(_distribution(weights, mask[:, None, None]), axis=1)
+        weights = _distribution(weights, mask[:, None])
         copied = self._copied(weights, source_ids)
         copied = backend.maximum(copied, ops.cast(LEAST, copied.dtype))
         copied = ops.log(copied) + ops.log_sigmoid(-gate)
         none = ops.sum(weights, axis=-1, keepdims=True) == 0
         written = ops.where(none, ops.zeros_like(gate), ops.log_sigmoid(gate))
         written = written + ops.log_softmax(ops.cast(logits, self._output_dtype))
-        size = self.vocabulary_size
-        found = _logaddexp(written, copied[..., :size])
-        return masks.carry(ops.concatenate([found, copied[..., size:]], axis=-1), of_x)
+        own, more = copied[..., : self.vocabulary_size], copied[..., self.vocabulary_size :]
+        # log(exp(written) + exp(own)), with the gradient of both where they are equal.
+        largest = ops.stop_gradient(backend.maximum(written, own))
+        found = largest + ops.log(ops.exp(written - largest) + ops.exp(own - largest))
+        return masks.carry(ops.concatenate([found, more], axis=-1), of_x)
 
     def _copied(self, weights, ids):
         """Sums (B, T, V + extra) of weights (B, T, S) over the positions of each token."""
@@ -275,27 +259,26 @@ class PointerGenerator(saving.ConfigurableLayer):
         shapes.check_rank("x", x, 3, "(B, T, D)")
         shapes.check_rank("logits", logits, 3, "(B, T, V)")
         shapes.check_rank("source_ids", ids, 2, "(B, S)")
-        sizes = {"vocabulary_size": self.vocabulary_size, "logits": logits.shape[-1]}
-        shapes.check_same("The vocabulary and the last axis of `logits`", **sizes)
         if len(weights.shape) not in (3, 4):
             raise ValueError(
                 "`attention_scores` must be (B, T, S) or (B, H, T, S). "
                 f"Received: attention_scores.shape={tuple(weights.shape)}"
             )
-        sizes = {"attention_scores": weights.shape[-1], "source_ids": ids.shape[1]}
-        shapes.check_same("Lengths of the source", **sizes)
-        given = {"x": x, "logits": logits, "attention_scores": weights}
-        sizes = {name: array.shape[-2] for name, array in given.items()}
-        shapes.check_same("Numbers of steps T", **sizes)
-        sizes = {name: array.shape[0] for name, array in {**given, "source_ids": ids}.items()}
-        shapes.check_same("Batch sizes", **sizes)
+        sizes = {"vocabulary_size": self.vocabulary_size, "logits": logits.shape[-1]}
+        shapes.check_same("The vocabulary and the last axis of `logits`", **sizes)
+        given = {"x": x, "logits": logits, "attention_scores": weights, "source_ids": ids}
+        for what, axis, names in (
+            ("Lengths of the source", -1, ("attention_scores", "source_ids")),
+            ("Numbers of steps T", -2, ("x", "logits", "attention_scores")),
+            ("Batch sizes", 0, given),
+        ):
+            shapes.check_same(what, **{name: given[name].shape[axis] for name in names})
         if "int" not in keras.backend.standardize_dtype(ids.dtype):
             raise TypeError(f"`source_ids` must be integers. Received: dtype {ids.dtype}")
         masks.padding(x, None)
         return masks.padding(ids, mask, "source_ids", "source_mask", features=False)
 
-    def compute_mask(self, x, previous_mask=None):
-        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+    compute_mask = masks.of_first
 
     def compute_output_shape(self, x_shape, *shapes):
         return (*x_shape[:2], self.vocabulary_size + self.num_extra_tokens)
@@ -307,19 +290,6 @@ class PointerGenerator(saving.ConfigurableLayer):
 
 
 def _distribution(weights, mask):
-    """(B, T, S) that sums to one over a mask (B, S), of weights; zeros if all of these are zero."""
-    of_heads = len(weights.shape) == 4
-    mask = mask[:, None, None] if of_heads else mask[:, None]
+    """Weights that sum to one over a mask; zeros if all of these are zero."""
     weights = ops.where(mask, weights, ops.zeros_like(weights))
-    weights = feature_maps.divided(weights, ops.sum(weights, axis=-1, keepdims=True))
-    if not of_heads:
-        return weights
-    # The mean over the heads that have any.
-    weights = ops.sum(weights, axis=1)
     return feature_maps.divided(weights, ops.sum(weights, axis=-1, keepdims=True))
-
-
-def _logaddexp(a, b):
-    """log(exp(a) + exp(b)), with the gradient of both where they are equal."""
-    largest = ops.stop_gradient(backend.maximum(a, b))
-    return largest + ops.log(ops.exp(a - largest) + ops.exp(b - largest))

@@ -44,13 +44,6 @@ def pack(cell, states):
     return keras.tree.pack_sequence_as(list(cell.state_size), list(states))
 
 
-def first_states(cell, batch, dtype):
-    """Flat states of a cell that is given none."""
-    if hasattr(cell, "get_initial_state"):
-        return keras.tree.flatten(cell.get_initial_state(batch_size=batch))
-    return [ops.zeros((batch, size), dtype) for size in keras.tree.flatten(cell.state_size)]
-
-
 def draw_dropout(cell, inputs, states):
     """Lets a cell, or each of a stack, draw its dropout masks for inputs and states like these."""
     if isinstance(cell, keras.layers.StackedRNNCells):
