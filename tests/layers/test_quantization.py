@@ -10,8 +10,7 @@ import pytest
 import keras_attention
 from keras_attention import MultiHeadAttention
 from tests.arrays import random
-from tests.conformance import alone, outputs_of
-from tests.layers.conformance_cases import CASES
+from tests.conformance import CASES, alone, outputs_of
 from tests.layers.small_inputs import B, D, S, T, close, randomize
 
 ops = keras.ops

@@ -10,8 +10,7 @@ import pytest
 import keras_attention as ka
 from keras_attention import AttentionCell, AttentionRNN, generation, visualization
 from tests.arrays import numpy
-from tests.conformance import outputs_of
-from tests.layers.conformance_cases import CASES
+from tests.conformance import CASES, outputs_of
 from tests.transforms import check
 
 COUNT = 4
