@@ -81,3 +81,5 @@ CASES = [
     for name, entry in ENTRIES.items()
     if name in FORMS or (hasattr(ka, name) and entry.cls not in OTHERS)
 ]
+# Without other forms of the same layers.
+LAYERS = [case for case in CASES if str(case) == case.layer.__name__]

@@ -13,11 +13,10 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import patterns, positions, regularizers, scores
-from tests import definition
-from tests.conformance import CASES
+from tests import conformance, definition
 from tests.contract import registry
 
-LAYERS = {str(case): case.make for case in CASES if str(case) == case.layer.__name__}
+LAYERS = {str(case): case.make for case in conformance.LAYERS}
 SLOTS = {
     cls.__name__: lambda cls=cls: registry.made(cls)
     for module, base, _ in registry.SLOTS.values()

@@ -8,12 +8,10 @@ import keras_attention as ka
 from keras_attention import keras_private
 from tests.arrays import numpy, random
 from tests.compiled import compiled
-from tests.conformance import CASES, outputs_of
+from tests.conformance import LAYERS, outputs_of
 
 BACKEND = keras.backend.backend()
 ON_TENSORFLOW = BACKEND == "tensorflow"
-# A case of each layer, without its other forms.
-LAYERS = [case for case in CASES if str(case) == case.layer.__name__]
 
 
 # In a layer of a user's own
