@@ -1,69 +1,70 @@
-"""A way to make and call a layer: `layers/conformance_cases.py` has one of each public layer."""
+"""A case of each layer of sequences: how it is made and called, for tests of tools around layers.
 
-import dataclasses
+Layers, their arguments and what they are called with come from the registry of `tests/contract`.
+"""
 
 import keras
-import numpy as np
 
-from tests.contract import registry
+import keras_attention as ka
+from tests.contract import registry, rows
+from tests.contract.registry import ENTRIES, D, T
 
 BATCH = 3
+# A cell is no layer of sequences, a loss takes rewards, and models take tokens; the others have
+# outputs of their own dtype or order, and relations alone.
+OTHERS = {ka.AttentionCell, ka.AttentionRNN, ka.PatchEmbedding, ka.ReinforceLoss, ka.Logits}
+OTHERS |= {ka.PointerGenerator, ka.PointerHead}
+OTHERS |= {ka.Decoder, ka.Embeddings, ka.Encoder, ka.EncoderDecoder}
+# Entries beside those of the classes themselves.
+FORMS = (
+    "Attention-raw",
+    "LocalAttention-predictive",
+    "LongformerAttention-global",
+    "every-option",
+    "score-Additive",
+    "normalization-Sparsemax",
+    "position-Disentangled",
+    "position-RelativeBias",
+    "TransformerBlock-cross",
+)
 
 
-@dataclasses.dataclass(frozen=True)
 class Case:
-    """One way to make a layer, and what to call it with."""
+    """An entry of the registry, alone or attending to another sequence where it can."""
 
-    layer: type
-    # Arguments other than those of the registry of relations.
-    arguments: dict = dataclasses.field(default_factory=dict)
-    # One (positions, features) an input; features None for token ids, drawn below `vocabulary`.
-    inputs: tuple = ((5, 8),)
-    vocabulary: int = 10
-    # Whether the inputs are one list, as in `Attention()([query, value])`.
-    listed: bool = False
-    # Whether sequences may have any number of positions.
-    any_length: bool = True
-    # What is added to the name of its layer, of which another case is the first.
-    form: str = ""
+    def __init__(self, entry):
+        self.entry, self.layer, self.make = entry, entry.cls, entry.make
+        # Whether sequences may have any number of positions.
+        self.any_length = not entry.traits.cells
+        self.float_inputs = not entry.ids
 
     def __str__(self):
-        return f"{self.layer.__name__}-{self.form}" if self.form else self.layer.__name__
-
-    def make(self, **kwargs):
-        return registry.made(self.layer, **{**self.arguments, **kwargs})
+        return str(self.entry)
 
     def arrays(self, seed=0):
-        """Input arrays, one for each of `inputs`."""
-        rng = np.random.default_rng(seed)
-        arrays = []
-        for length, features in self.inputs:
-            if features is None:
-                arrays.append(rng.integers(1, self.vocabulary, (BATCH, length)).astype("int32"))
-            else:
-                arrays.append(rng.normal(size=(BATCH, length, features)).astype("float32"))
-        return arrays
+        """Input arrays, of which the first is differentiated by."""
+        x = rows.numbers(BATCH, T, D, ids=self.entry.ids, seed=seed)
+        given, crosses = [], self.entry.traits.crosses
+        call = self.entry.call or (registry.of_queries if crosses else lambda call, x: call(x))
+        call(lambda *inputs: given.extend(inputs) or x, keras.ops.convert_to_tensor(x))
+        return [rows.numpy(array) for array in given]
 
     def call(self, layer, arrays, **kwargs):
-        return layer(list(arrays), **kwargs) if self.listed else layer(*arrays, **kwargs)
+        return layer(*arrays, **kwargs)
 
     def symbols(self, batch=None, lengths=True):
         """Symbolic inputs; with `lengths=False` the numbers of positions are unknown."""
         return [
             keras.Input(
-                batch_shape=(batch, p if lengths else None) + (() if f is None else (f,)),
-                dtype="int32" if f is None else "float32",
+                batch_shape=(batch, x.shape[1] if lengths else None, *x.shape[2:]),
+                dtype=str(x.dtype),
             )
-            for p, f in self.inputs
+            for x in self.arrays()
         ]
 
     def model(self):
-        symbols = self.symbols(lengths=False)
+        symbols = self.symbols(lengths=not self.any_length)
         return keras.Model(alone(symbols), self.call(self.make(), symbols))
-
-    @property
-    def float_inputs(self):
-        return all(features is not None for _, features in self.inputs)
 
 
 def alone(inputs):
@@ -73,3 +74,12 @@ def alone(inputs):
 
 def outputs_of(result):
     return keras.tree.flatten(result)
+
+
+CASES = [
+    Case(entry)
+    for name, entry in ENTRIES.items()
+    if name in FORMS or (hasattr(ka, name) and entry.cls not in OTHERS)
+]
+# Without other forms of the same layers.
+LAYERS = [case for case in CASES if str(case) == case.layer.__name__]

@@ -6,7 +6,7 @@ import keras
 import pytest
 
 from tests import share
-from tests.layers.conformance_cases import CASES
+from tests.conformance import CASES
 from tests.transforms import BACKEND, FLOATS, Problem, check, close, gradient
 
 # PyTorch takes up to 15 s to compile each: one in 16, others for each change.

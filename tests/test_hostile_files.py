@@ -13,11 +13,10 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import patterns, positions, regularizers, scores
-from tests import definition
+from tests import conformance, definition
 from tests.contract import registry
-from tests.layers.conformance_cases import CASES
 
-LAYERS = {str(case): case.make for case in CASES if not case.form}
+LAYERS = {str(case): case.make for case in conformance.LAYERS}
 SLOTS = {
     cls.__name__: lambda cls=cls: registry.made(cls)
     for module, base, _ in registry.SLOTS.values()

@@ -12,9 +12,9 @@ import pytest
 import keras_attention as ka
 from keras_attention import patterns, positions, regularizers, scores
 from tests.arrays import numpy, random
+from tests.conformance import CASES
 from tests.contract import registry
 from tests.contract.registry import made, public
-from tests.layers.conformance_cases import CASES
 
 BACKEND = keras.backend.backend()
 COPIES = {"pickle": lambda x: pickle.loads(pickle.dumps(x)), "deepcopy": copy.deepcopy}

@@ -49,12 +49,6 @@ def test_training_is_that_without_a_scope(name):
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_small_layers_are_left_as_they_are():
-    scope = keras.RematScope(mode="larger_than", output_size_threshold=10**6)
-    expected = losses(LAYERS["dropout"], contextlib.nullcontext())
-    np.testing.assert_allclose(losses(LAYERS["dropout"], scope), expected, rtol=1e-6)
-
-
 @keras.saving.register_keras_serializable(package="test_rematerialization")
 class Around(keras.layers.Layer):
     """A layer of a user's own."""

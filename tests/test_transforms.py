@@ -13,9 +13,8 @@ from keras_attention import ops, patterns
 from tests import problems
 from tests.arrays import numpy
 from tests.compiled import compiled
-from tests.conformance import alone, outputs_of
+from tests.conformance import CASES, alone, outputs_of
 from tests.gradients import gradients
-from tests.layers.conformance_cases import CASES
 from tests.transforms import (
     BACKEND,
     CELLS,
@@ -31,7 +30,7 @@ from tests.transforms import (
 
 every_float = pytest.mark.parametrize("case", FLOATS, ids=str)
 # JAX compiles these derivatives of derivatives, and traces the others.
-COMPILED = {"MultiHeadAttention-grouped", "RelativePositionAttention"}
+COMPILED = {"every-option", "RelativePositionAttention"}
 # These take long on TensorFlow, where two are enough for each change.
 LONG = [
     pytest.param(case, marks=[pytest.mark.slow] * (BACKEND == "tensorflow"), id=str(case))

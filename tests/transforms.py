@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from tests.arrays import numpy
-from tests.conformance import outputs_of
-from tests.layers.conformance_cases import CASES
+from tests.conformance import CASES, outputs_of
 
 BACKEND = keras.backend.backend()
 TESTS = pathlib.Path(__file__).parent

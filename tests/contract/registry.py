@@ -175,6 +175,11 @@ class Entry:
         """Whether it attends from tokens to tokens, so that blocks and cells take it."""
         return issubclass(self.cls, BaseAttention) and self.call is None
 
+    @property
+    def of_slot(self):
+        """Whether it is a slot, in a layer that another entry has without it."""
+        return self.name.split("-")[0] in SLOTS
+
     @functools.cached_property
     def traits(self):
         """What it takes of a call, and whether it is made otherwise for a causal one."""

@@ -101,8 +101,9 @@ def layers_count_tokens(subject):
             given["attention_bias"] = rows.numbers(3, N, N, seed=2)
     if subject.entry.traits.segment_ids:
         given["segment_ids"] = rng.integers(0, 2, (3, N)).astype("int32")
-    found = subject.call(rows.batch(), rows.MASK, positions="tokens")[0]
-    agree(found, subject.alone()[0])
+    if not (given and keras.backend.backend() == "jax"):  # which compiles each kind of call
+        found = subject.call(rows.batch(), rows.MASK, positions="tokens")[0]
+        agree(found, subject.alone()[0])
     wide = {name: in_rows(numbers) for name, numbers in given.items()}
     found = subject.call(rows.batch(), rows.MASK, positions="tokens", **wide)[0]
     agree(found, subject.call(rows.text(), positions="tokens", **given)[0])
@@ -143,7 +144,7 @@ def pieces_are_the_whole(subject, tolerance=ATOL):
     found = in_pieces(subject, x, rows.MASK)
     agree(found, subject.alone()[0], tolerance)
     agree(found, subject.dirty()[0], tolerance, which=[0])
-    if subject.place == "alone":
+    if subject.place == "alone" and keras.backend.backend() != "jax":
         x = rows.numbers(B, T, D, ids=subject.entry.ids, seed=8)
         close(in_pieces(subject, x), subject.call(x)[0], tolerance)
 

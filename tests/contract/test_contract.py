@@ -10,7 +10,9 @@ from tests.contract.known import KNOWN
 pytestmark = pytest.mark.folder
 
 RELATIONS = {**relations.RELATIONS, **relations_of_layers.RELATIONS}
-# What the code around a layer can break. Blocks are in every stack, too.
+# What the code around a layer can break, of its slots too. Blocks are in every stack, too.
+OF_SLOTS = ("rows", "padding", "tokens", "pairs", "masks", "pieces", "future", "memory")
+OF_SLOTS += ("weights", "packed", "refusals")
 AROUND = {
     "block": ("padding", "tokens", "pairs", "masks", "pieces", "weights"),
     "stack": tuple(RELATIONS),
@@ -30,6 +32,7 @@ def cases():
         for place in places.PLACES:
             for relation, check in RELATIONS.items():
                 fits = relation in AROUND[place] and places.fits(entry, place)
+                fits = fits and (place == "alone" or not entry.of_slot or relation in OF_SLOTS)
                 if fits and check.applies(entry, place):
                     yield param(relation, place, entry)
 

@@ -204,19 +204,31 @@ def possible(problem, arguments):
     return problem.kernel
 
 
+ROWS = [
+    *(Problem(heads=(4, 2), score=name, mask="BHTS", with_scores=True) for name in SCORES),
+    Problem(soft_cap=2.0, size=3.0, bias="BHTS", mask="BHTS"),
+    # What was found by chance.
+    Problem(keys=0, score="cosine"),
+    Problem(mask="B11S", allowed=0.5, garbage=np.nan),
+    Problem(mask="B1T1", allowed=0.5, garbage=np.nan),
+    Problem(keys=1, bias="BHTS", sink=True, dtype=DTYPES[-3], key_dim=6, size=3.0),
+    Problem(key_dim=130, value_dim=130, pattern=patterns.Causal()),
+    Problem(key_dim=130, value_dim=129, mask="B11S", blocks=(2, 3), sink=True),
+    Problem(key_dim=130, value_dim=130, dtype="bfloat16", kernel="fused"),
+    Problem(keys=0, normalization="hard", mode="graph"),
+    Problem(queries=1, kernel="one_query", mode="graph"),
+    Problem(batch=1, queries=0, keys=0, heads=(2, 1), score="additive"),
+]
+
+
+@pytest.mark.parametrize("problem", ROWS, ids=str)
+def test_rows(problem):
+    check(problem)
+
+
 @pytest.mark.ci
 @campaign.few(tensorflow=40, jax=8, torch=60)
 @hypothesis.given(PROBLEMS)
-@hypothesis.example(Problem(keys=0, score="cosine"))
-@hypothesis.example(Problem(mask="B11S", allowed=0.5, garbage=np.nan))
-@hypothesis.example(Problem(mask="B1T1", allowed=0.5, garbage=np.nan))
-@hypothesis.example(Problem(keys=1, bias="BHTS", sink=True, dtype=DTYPES[-3], key_dim=6, size=3.0))
-@hypothesis.example(Problem(key_dim=130, value_dim=130, pattern=patterns.Causal()))
-@hypothesis.example(Problem(key_dim=130, value_dim=129, mask="B11S", blocks=(2, 3), sink=True))
-@hypothesis.example(Problem(key_dim=130, value_dim=130, dtype="bfloat16", kernel="fused"))
-@hypothesis.example(Problem(keys=0, normalization="hard", mode="graph"))
-@hypothesis.example(Problem(queries=1, kernel="one_query", mode="graph"))
-@hypothesis.example(Problem(batch=1, queries=0, keys=0, heads=(2, 1), score="additive"))
 def test_attend(problem):
     check(problem)
 

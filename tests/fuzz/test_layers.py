@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 import keras_attention as ka
-from keras_attention import patterns, positions
+from keras_attention import normalizations, patterns, positions
 from tests import definition
 from tests.fuzz import campaign, configurations
 from tests.gradients import weight_gradients
@@ -40,24 +40,39 @@ LAYERS = {
         patterns.SlidingWindow(2, 2) & patterns.Dilated(2),
     ),
     "AtrousSelfAttention": (ka.AtrousSelfAttention, {"rate": 2}, patterns.Dilated(2)),
+    "of itself alone": (ka.AtrousSelfAttention, {"rate": 40}, patterns.SlidingWindow(0, 0)),
+    "of all neighbors": (ka.LocalSelfAttention, {"neighbors": 50}, None),
+    "of every key": (ka.SparseSelfAttention, {"rate": 1}, None),
     "SparseSelfAttention": (
         ka.SparseSelfAttention,
         {"rate": 2, "causal": True},
         patterns.Strided(2) & patterns.Causal(),
     ),
+    "raw": (ka.Attention, {"num_heads": 1, "key_dim": None, "value_dim": None}, None),
+    "near": (ka.LocalAttention, {"window": 1}, patterns.SlidingWindow(1, 1)),
+    "predictive": (ka.LocalAttention, {"window": 1, "mode": "predictive"}, None),
     "TransformerBlock": (ka.TransformerBlock, {}, None),
     "causal block": (
         ka.TransformerBlock,
         {"causal": True, "normalize_first": True, "norm": "rms", "gated": True},
         patterns.Causal(),
     ),
+    "decoder": (
+        ka.TransformerBlock,
+        {"causal": True, "cross_attention": True, "normalize_first": True},
+        patterns.Causal(),
+    ),
+    "set": (ka.TransformerBlock, {"cross_attention": True, "self_attention": False}, None),
 }
 FEATURES = 8
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Call(configurations.Short):
-    """A layer and a call of it. `keys=None` attends to the queries themselves."""
+    """A layer and a call of it.
+
+    `keys=None` attends to the queries themselves; in a block with a context, to 4 keys of that.
+    """
 
     layer: str = "Attention"
     batch: int = 2
@@ -71,6 +86,7 @@ class Call(configurations.Short):
     pattern: object = None
     position: str = "none"
     qk_norm: object = False
+    clip: float | None = None
     soft_cap: float | None = None
     sink: bool = False
     query_mask: bool = False
@@ -88,7 +104,8 @@ class Call(configurations.Short):
 
 CALLS = st.builds(
     Call,
-    layer=st.sampled_from(list(LAYERS)),
+    # A predicted window has edges, and a set's block no pattern and no position.
+    layer=st.sampled_from([name for name in LAYERS if name not in ("predictive", "set")]),
     batch=st.sampled_from([2, 2, 1]),
     queries=st.sampled_from([5, 9, 2, 1]),
     keys=st.sampled_from([None, None, 9, 5, 1]),
@@ -100,6 +117,7 @@ CALLS = st.builds(
     pattern=configurations.maybe(configurations.PATTERNS),
     position=st.sampled_from(list(POSITIONS)),
     qk_norm=st.sampled_from([False, False, "rms", "layer"]),
+    clip=st.sampled_from([None, None, None, 0.7]),
     soft_cap=st.sampled_from([None, None, 2.0]),
     sink=st.booleans(),
     query_mask=st.booleans(),
@@ -119,23 +137,27 @@ CALLS = st.builds(
 def made(call):
     """The layer of a call, or an unsatisfied assumption where what is drawn is refused."""
     cls, arguments, _ = LAYERS[call.layer]
-    heads, groups = call.heads
+    heads, groups = call.heads if "num_heads" not in arguments else (1, 1)
+    of_top_k = call.normalization == "top_k"
     options = {
+        "num_heads": heads,
+        "key_dim": call.key_dim,
         "score": configurations.SCORES[call.score](),
-        "normalization": call.normalization,
+        "normalization": normalizations.TopK(2) if of_top_k else call.normalization,
         "pattern": call.pattern,
         "position": POSITIONS[call.position](),
         "num_key_value_heads": groups,
         "qk_norm": call.qk_norm,
+        "clip_qkv": call.clip,
         "logit_soft_cap": call.soft_cap,
         "use_sink": call.sink and call.normalization == "softmax",
         "dtype": call.dtype,
+        **({} if cls is ka.TransformerBlock else {"value_dim": call.value_dim}),
+        **({"intermediate_dim": 6, "key_dim": None} if cls is ka.TransformerBlock else {}),
         **arguments,
     }
     try:
-        if cls is ka.TransformerBlock:
-            return cls(6, heads, **options)
-        return cls(heads, call.key_dim, call.value_dim, **options)
+        return cls(**options)
     except ValueError as error:
         # A position and a score that do not go together.
         hypothesis.assume("supports only these scores" not in str(error))
@@ -154,33 +176,35 @@ def check(call):
     c, random = call, configurations.Random(call.seed)
     layer = made(c)
     block = isinstance(layer, ka.TransformerBlock)
-    alone = c.keys is None or block or isinstance(layer, ka.SelfAttention)
-    keys = c.queries if alone else c.keys
-    heads, _ = c.heads
+    context = block and layer.cross_attention
+    itself = c.keys is None or block or isinstance(layer, ka.SelfAttention)
+    keys = c.queries if itself else c.keys
+    heads = layer.num_heads
     sizes = {"B": c.batch, "H": heads, "T": c.queries, "S": keys, "1": 1}
     inputs = [random.normal(c.batch, c.queries, FEATURES)]
-    if not alone:
-        inputs.append(random.normal(c.batch, keys, FEATURES))
+    if context or not itself:
+        inputs.append(random.normal(c.batch, c.keys or 4, FEATURES))
     layer.build(*(x.shape for x in inputs))
     configurations.fill(layer, random)
 
     given, allowed = {}, np.ones((c.batch, heads, c.queries, keys), bool)
     kept = np.ones((c.batch, c.queries), bool)
+    seen = np.ones(inputs[-1].shape[:2], bool)
     if c.query_mask:
         kept = random.some(0.7, c.batch, c.queries)
         given["mask" if block else "query_mask"] = kept
-        if alone:
-            allowed &= kept[:, None, None]
-    if c.key_mask and not block:
-        given["value_mask"] = random.some(0.7, c.batch, keys)
-        allowed &= given["value_mask"][:, None, None]
+    if c.key_mask and (context or not block):
+        seen = random.some(0.7, *seen.shape)
+        given["context_mask" if block else "value_mask"] = seen
+    of_keys = kept & seen if itself and not context else kept if itself else seen
+    allowed &= of_keys[:, None, None] & kept[:, None, :, None]
     held = inputs
     if c.garbage is not None:
         # What padding holds reaches nothing.
         held = [x.copy() for x in inputs]
         held[0][~kept] = c.garbage
-        if not alone and c.key_mask:
-            held[1][~given["value_mask"]] = c.garbage
+        if len(held) > 1:
+            held[1][~seen] = c.garbage
     if c.attention_mask:
         mask = random.some(0.7, *(sizes[axis] for axis in c.attention_mask))
         given["attention_mask"] = mask
@@ -193,12 +217,12 @@ def check(call):
     i, j = (np.broadcast_to(np.arange(n), (c.batch, n)) for n in (c.queries, keys))
     if c.moved:
         i = random.integers(0, 12, c.batch, c.queries)
-        j = i if alone else random.integers(0, 12, c.batch, keys)
-        given["positions"] = i if alone else (i, j)
+        j = i if itself else random.integers(0, 12, c.batch, keys)
+        given["positions"] = i if itself else (i, j)
     if c.segments:
         of = [random.integers(0, 2, c.batch, n) for n in (c.queries, keys)]
-        of[1] = of[0] if alone else of[1]
-        given["segment_ids"] = of[0] if alone else tuple(of)
+        of[1] = of[0] if itself else of[1]
+        given["segment_ids"] = of[0] if itself else tuple(of)
         allowed &= (of[0][:, :, None] == of[1][:, None])[:, None]
     whole = [c.pattern, LAYERS[c.layer][2]]
     if c.causal and not block:
@@ -206,7 +230,6 @@ def check(call):
         whole.append(patterns.Causal())
     for pattern in whole:
         allowed &= configurations.defined_pattern(pattern, i, j)
-    allowed &= kept[:, None, :, None]
 
     names = list(arrays_of(layer))
     hypothesis.assume(c.score != "location" or keys <= configurations.LONGEST)
@@ -214,40 +237,45 @@ def check(call):
     signs = [x for name, x in arrays_of(layer).items() if "query_norm/gamma" in name and x.size < 3]
     hypothesis.assume(c.dtype == "float32" or not signs)
 
-    def defined(weights, query, value):
+    def defined(weights, *inputs):
         if not block:
-            return attention(c, layer, weights, query, value, allowed, bias, i, j)
-        output, scores = whole_block(c, layer, weights, query, allowed, bias, i, j)
+            return attention(c, layer, weights, inputs[0], inputs[-1], allowed, bias, i, j, of_keys)
+        of_context = seen[:, None, None] & kept[:, None, :, None]
+        output, scores = whole_block(c, layer, weights, inputs, allowed, bias, i, j, of_context)
         return output * kept[..., None], scores
 
     weights = arrays_of(layer)
     wide = [np.asarray(x, "float64") for x in inputs]
-    output, expected_scores = defined(weights, wide[0], wide[-1])
+    output, expected_scores = defined(weights, *wide)
     upstream = random.normal(*output.shape)
+    with_scores = c.with_scores and not context
     upstream_of_scores = random.normal(*expected_scores.shape)
 
     def ours(*tensors):
         *tensors, times, times_scores = tensors
-        found = layer(*tensors, **given, return_attention_scores=c.with_scores)
-        found, scores = found if c.with_scores else (found, None)
+        found = layer(*tensors, **given, return_attention_scores=with_scores)
+        found, scores = found if with_scores else (found, None)
         parts = [keras.ops.cast(found, "float32") * times]
-        if c.with_scores:
+        if with_scores:
             parts.append(keras.ops.cast(scores, "float32") * times_scores)
         return parts
 
     of_weights, of_arrays = weight_gradients(layer, ours, [*held, upstream, upstream_of_scores])
     tolerance = {"float32": 1e-4, "mixed_bfloat16": 0.1}[c.dtype]
     configurations.close(of_arrays[-2], output, tolerance, "output")
-    if c.with_scores:
+    if with_scores:
         configurations.close(of_arrays[-1], expected_scores, tolerance, "scores")
-    if c.dtype != "float32":
+        assert not of_arrays[-1][~allowed.any(-1)].any()
+    if not block:
+        assert not of_arrays[-2][~allowed.any((1, 3))].any()
+    if c.dtype != "float32" or c.normalization == "hard":
         return
 
     def loss(*values):
-        *weights, query = values[: len(names) + 1]
-        output, scores = defined(dict(zip(names, weights, strict=True)), query, values[-1])
+        weights = dict(zip(names, values, strict=False))
+        output, scores = defined(weights, *values[len(names) :])
         return (output * upstream).sum() + (
-            (scores * upstream_of_scores).sum() if c.with_scores else 0.0
+            (scores * upstream_of_scores).sum() if with_scores else 0.0
         )
 
     values = [*weights.values(), *wide]
@@ -279,13 +307,20 @@ def split(x, size):
     return x.reshape(*x.shape[:2], -1, size)
 
 
-def attention(c, layer, weights, query, value, allowed, bias, i, j, prefix=""):
+def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None, prefix=""):
     """The output (B, T, …) and the weights (B, H, T, S)."""
-    heads, groups = c.heads
-    key_dim, value_dim = layer.key_dim, layer.value_dim
-    q = split(dense(weights, "query", query, prefix).reshape(*query.shape[:2], -1), key_dim)
-    k = split(dense(weights, "key", value, prefix).reshape(*value.shape[:2], -1), key_dim)
-    v = split(dense(weights, "value", value, prefix).reshape(*value.shape[:2], -1), value_dim)
+    heads, groups = layer.num_heads, layer.num_key_value_heads
+
+    def projected(name, x, size):
+        if size is None:
+            return x[:, :, None]
+        return split(dense(weights, name, x, prefix).reshape(*x.shape[:2], -1), size)
+
+    q = projected("query", query, layer.key_dim)
+    k = projected("key", value, layer.key_dim)
+    v = projected("value", value, layer.value_dim)
+    if c.clip is not None:
+        q, k, v = (np.clip(x, -c.clip, c.clip) for x in (q, k, v))
     if c.qk_norm:
         epsilon = {"rms": layer._query_norm.epsilon, "layer": layer._query_norm.epsilon}[c.qk_norm]
         scale = {"rms": "scale", "layer": "gamma"}[c.qk_norm]
@@ -320,12 +355,19 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, prefix=""):
                 table = weights[path]
                 far = table.shape[1] // 2
                 given[role] = table[:, np.clip(distance, -far, far) + far].transpose(1, 0, 2, 3, 4)
+    times = None
+    if getattr(layer, "mode", None) == "predictive":
+        near, times = near_center(layer.window, weights, q, of_keys)
+        allowed = allowed & near
     score = layer.score
     output, found = definition.attend(
         q, k, v, **score_of(score, weights, prefix, heads), bias=bias, mask=allowed,
         normalization=c.normalization, soft_cap=c.soft_cap,
         sink=weights[f"{prefix}sink"] if layer.use_sink else None, **given,
     )  # fmt: skip
+    if times is not None:
+        found = found * times
+        output = np.einsum("bhts,bshv->bthv", found, v)
     if not isinstance(layer, ka.MultiHeadAttention):
         return output.reshape(*output.shape[:2], -1), found
     if layer.use_gate:
@@ -337,6 +379,16 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, prefix=""):
         has_keys = allowed.any(axis=(1, 3))[..., None]
         output = output + weights[f"{prefix}attention_output/bias"] * has_keys
     return output, found
+
+
+def near_center(window, weights, query, of_keys):
+    """The window (B, H, T, S) and the Gaussian of Luong et al. 2015, equations 9 and 10."""
+    hidden = np.tanh(np.einsum("bthk,hku->bhtu", query, weights["centre_kernel"]))
+    share = 1 / (1 + np.exp(-np.einsum("bhtu,huo->bhto", hidden, weights["centre_vector"])))
+    # Counted among the real keys.
+    at = np.cumsum(of_keys, axis=-1)[:, None, None] - 1
+    distance = at - share * of_keys.sum(-1)[:, None, None, None]
+    return abs(distance) <= window, np.exp(-2 * (distance / window) ** 2)
 
 
 def path_of(weights, prefix, name):
@@ -358,9 +410,10 @@ def score_of(score, weights, prefix, heads):
     return found
 
 
-def whole_block(c, layer, weights, x, allowed, bias, i, j):
-    """A block: attention and the feed-forward network, each with its norm."""
+def whole_block(c, layer, weights, inputs, allowed, bias, i, j, of_context):
+    """A block: one attention or two and the feed-forward network, each with its norm."""
     rms = layer.norm == "rms"
+    x, *context = inputs
 
     def normed(x, name):
         scale = weights[f"{name}/{'scale' if rms else 'gamma'}"]
@@ -370,8 +423,19 @@ def whole_block(c, layer, weights, x, allowed, bias, i, j):
     def attend(x):
         nonlocal found
         output, found = attention(
-            c, layer.attention, weights, x, x, allowed, bias, i, j, "attention/"
+            c, layer.attention, weights, x, x, allowed, bias, i, j, prefix="attention/"
         )
+        return output
+
+    def attend_to_context(x):
+        nonlocal found
+        alone = dataclasses.replace(c, position="none")
+        at = np.arange(x.shape[1])[None], np.arange(context[0].shape[1])[None]
+        output, of_it = attention(
+            alone, layer.context_attention, weights, x, context[0], of_context, 0.0, *at,
+            prefix="context_attention/",
+        )  # fmt: skip
+        found = of_it if found is None else found
         return output
 
     def feed_forward(x):
@@ -382,19 +446,66 @@ def whole_block(c, layer, weights, x, allowed, bias, i, j):
             hidden = np.maximum(hidden, 0)
         return dense(weights, "output", hidden, "feed_forward/")
 
-    found = None
-    for branch, name in ((attend, "attention_norm"), (feed_forward, "feed_forward_norm")):
+    found, branches = None, [(feed_forward, "feed_forward_norm")]
+    if context:
+        branches.insert(0, (attend_to_context, "context_attention_norm"))
+    if layer.self_attention:
+        branches.insert(0, (attend, "attention_norm"))
+    for branch, name in branches:
         x = x + branch(normed(x, name)) if layer.normalize_first else normed(x + branch(x), name)
     return x, found
 
 
+EARLIER = patterns.SlidingWindow(2, 0) & ~patterns.SlidingWindow(0, 0)
+# What is checked in every run: forms of layers, what was found by chance, and slots and options
+# beside patterns that leave queries without keys.
+ROWS = {
+    "raw": Call("raw", keys=9, key_mask=True),
+    "raw near": Call("raw", pattern=patterns.SlidingWindow(1, 1), score="dot", moved=True),
+    "itself": Call("of itself alone"),
+    "neighbors": Call("of all neighbors", causal=True),
+    "every key": Call("of every key", pattern=~patterns.Prefix(2)),
+    "dilated": Call("SparseSelfAttention", queries=9, pattern=~patterns.Prefix(2)),
+    "local": Call("LocalSelfAttention", queries=9, causal=True),
+    "near": Call("near", pattern=~patterns.Causal(), query_mask=True),
+    "predictive": Call("predictive", queries=9, query_mask=True, causal=True),
+    "predictive, sink": Call("predictive", pattern=EARLIER, sink=True),
+    "predictive, context": Call("predictive", keys=9, key_mask=True, heads=(1, 1)),
+    "decoder": Call("decoder", query_mask=True, key_mask=True, position="shaw", qk_norm="rms"),
+    "decoder, groups": Call("decoder", heads=(4, 2), keys=9, score="general", causal=True),
+    "set": Call("set", keys=6, key_mask=True, garbage=np.nan),
+    "clipped": Call("MultiHeadAttention", clip=0.4, qk_norm="rms", heads=(4, 2), value_dim=3),
+    "alibi": Call(position="alibi", pattern=EARLIER, query_mask=True),
+    "bias": Call(bias="BHTS", pattern=~patterns.Causal(), causal=True),
+    "sink": Call(sink=True, pattern=patterns.Block(3) & ~patterns.Dilated(2), query_mask=True),
+    "soft cap": Call(soft_cap=2.0, pattern=patterns.Prefix(1) & EARLIER, causal=True),
+    "top_k": Call(normalization="top_k", pattern=EARLIER, query_mask=True),
+    "sigmoid": Call(normalization="sigmoid", pattern=~patterns.Causal(), query_mask=True),
+    "sparsemax": Call(normalization="sparsemax", pattern=EARLIER, query_mask=True),
+    "entmax": Call(normalization="entmax", pattern=EARLIER, causal=True),
+    "hard": Call(normalization="hard", pattern=EARLIER, query_mask=True),
+    "Shaw, moved": Call(position="shaw of heads", moved=True),
+    "ALiBi, moved": Call(position="alibi", moved=True, heads=(4, 2)),
+    "relative bias, moved": Call(position="relative_bias", moved=True, keys=9),
+    "a rotated part": Call(position="part", moved=True, keys=9),
+    "Shaw of keys": Call("MultiHeadAttention", position="shaw", moved=True, keys=9),
+    # A block whose ReLU has a kink at 1e-5 of the point where the gradient is taken.
+    "kink": Call("TransformerBlock", queries=9, heads=(4, 2), pattern=~patterns.Dilated(3),
+                 qk_norm="rms", query_mask=True, attention_mask="BHTS", moved=True, segments=True,
+                 seed=2679),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_rows(name):
+    check(ROWS[name])
+    if keras.backend.backend() != "jax":
+        # Without weights another kernel may run.
+        check(dataclasses.replace(ROWS[name], with_scores=True))
+
+
 @campaign.few(tensorflow=25, jax=5, torch=30)
 @hypothesis.given(CALLS)
-@hypothesis.example(Call(position="shaw of heads", moved=True))
-@hypothesis.example(Call(position="alibi", moved=True, heads=(4, 2)))
-@hypothesis.example(Call(position="relative_bias", moved=True, keys=9))
-@hypothesis.example(Call(position="part", moved=True, keys=9))
-@hypothesis.example(Call(layer="MultiHeadAttention", position="shaw", moved=True, keys=9))
 def test_layers(call):
     check(call)
 
@@ -402,21 +513,3 @@ def test_layers(call):
 @pytest.mark.slow
 def test_layers_for_long():
     campaign.many(check, CALLS)
-
-
-def test_slopes_beside_a_kink():
-    """A block whose ReLU has a kink at 1e-5 of the point where the gradient is taken."""
-    check(
-        Call(
-            layer="TransformerBlock",
-            queries=9,
-            heads=(4, 2),
-            pattern=~patterns.Dilated(3),
-            qk_norm="rms",
-            query_mask=True,
-            attention_mask="BHTS",
-            moved=True,
-            segments=True,
-            seed=2679,
-        )
-    )

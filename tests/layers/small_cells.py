@@ -3,9 +3,10 @@
 import keras
 import numpy as np
 
-from keras_attention import scores
-from tests.arrays import numpy, random
+from tests import definition
+from tests.arrays import random, wide
 from tests.definition import sigmoid
+from tests.fuzz.configurations import defined_score
 
 layers, ops = keras.layers, keras.ops
 
@@ -38,7 +39,7 @@ def made(cell, *inputs, **kwargs):
 
 def gru(cell, x, states):
     """Keras's GRU with `reset_after=True`."""
-    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    kernel, recurrent, bias = map(wide, cell.weights)
     (h,) = states
     xz, xr, xh = np.split(x @ kernel + bias[0], 3, -1)
     hz, hr, hh = np.split(h @ recurrent + bias[1], 3, -1)
@@ -48,7 +49,7 @@ def gru(cell, x, states):
 
 
 def lstm(cell, x, states):
-    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    kernel, recurrent, bias = map(wide, cell.weights)
     h, c = states
     i, f, g, o = np.split(x @ kernel + h @ recurrent + bias, 4, -1)
     c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
@@ -57,7 +58,7 @@ def lstm(cell, x, states):
 
 
 def simple(cell, x, states):
-    kernel, recurrent, bias = (numpy(w).astype("float64") for w in cell.weights)
+    kernel, recurrent, bias = map(wide, cell.weights)
     h = np.tanh(x @ kernel + states[0] @ recurrent + bias)
     return h, [h]
 
@@ -79,52 +80,31 @@ CELLS = {
 }
 
 
-def score_of(layer, query, key):
-    """One number."""
-    if isinstance(layer, scores.Dot):
-        return query @ key
-    named = {w.name: numpy(w).astype("float64")[0] for w in layer.weights}
-    if isinstance(layer, scores.General):
-        return query @ named["kernel"] @ key
-    hidden = query @ named["query_kernel"] + key @ named["key_kernel"] + named["bias"]
-    return named["v"] @ np.tanh(hidden)
-
-
-def context_of(layer, query, memory, mask, t, window):
-    """c_t and the weights of one row."""
-    allowed = [
-        s for s in range(len(memory)) if mask[s] and (window is None or abs(s - t) <= window)
-    ]
-    weights = np.zeros(len(memory))
-    if allowed:
-        powers = np.exp([score_of(layer, query, memory[s]) for s in allowed])
-        weights[allowed] = powers / powers.sum()
-    return weights @ memory, weights
-
-
 def by_the_papers(cell, step, x, memory, states, mask, window=None):
     """The outputs (B, T, …) and alignments (B, T, S) of an `AttentionCell`, by loops."""
     x, memory = x.astype("float64"), memory.astype("float64")
     states, fed, outputs, alignments = list(states), None, [], []
+    score = defined_score(cell.attention.score, 1)
 
     def attend(query, t):
-        rows = zip(query, memory, mask, strict=True)
-        found = [context_of(cell.attention.score, *row, t, window) for row in rows]
-        return (np.stack(column) for column in zip(*found, strict=True))
+        near = window is None or np.abs(np.arange(memory.shape[1]) - t) <= window
+        heads = query[:, None, None], memory[:, :, None], memory[:, :, None]
+        found = definition.attend(*heads, **score, mask=(mask & near)[:, None, None])
+        return found[0][:, 0, 0], found[1][:, 0, 0]
 
     def attentional(context, h):
         both = np.concatenate([context, h], -1)
         if cell.attention_dim is None:
             return both
-        return np.tanh(both @ numpy(cell._attention_dense.kernel).astype("float64"))
+        return np.tanh(both @ wide(cell._attention_dense.kernel))
 
     for t in range(x.shape[1]):
         if cell.mode == "bahdanau":
             query = states[-1] if step is stacked else states[0]
             context, weights = attend(query, t)
             h, states = step(cell.cell, np.concatenate([x[:, t], context], -1), states)
-            wide = cell.attention_dim is not None or cell.output_context
-            outputs.append(attentional(context, h) if wide else h)
+            both = cell.attention_dim is not None or cell.output_context
+            outputs.append(attentional(context, h) if both else h)
         else:
             if fed is None:
                 fed = np.zeros((len(x), cell.attention_dim or memory.shape[-1] + H))

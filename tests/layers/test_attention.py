@@ -1,4 +1,4 @@
-"""`Attention` and `SelfAttention`: the definition, the ways to call them, and what masks mean."""
+"""`Attention` and `SelfAttention`: the ways to call them, and what masks mean."""
 
 import dataclasses
 
@@ -26,55 +26,9 @@ def made(cls=ka.Attention, inputs=(X, VALUE, KEY), **kwargs):
     return layer
 
 
-def by_definition(layer, query, value, key, mask=True):
-    """Output (B, T, heads · values) and scores, by loops, with the layer's weights."""
-    heads = []
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        kernel, *bias = (numpy(w) for w in getattr(layer, f"{name}_dense").trainable_weights)
-        projected = x.astype("float64") @ kernel + (bias[0] if bias else 0.0)
-        heads.append(projected.reshape(*x.shape[:2], layer.num_heads, -1))
-    output, scores = definition.attend(*heads, mask=mask)
-    return output.reshape(*output.shape[:2], -1), scores
-
-
 def close(found, expected, tolerance=1e-5):
     found, expected = (x if isinstance(x, np.ndarray) else numpy(x) for x in (found, expected))
     np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
-
-
-# The definition
-
-
-@pytest.mark.parametrize("use_bias", [False, True])
-@pytest.mark.parametrize("value_dim", [None, 3])
-def test_heads_are_the_definition_side_by_side(value_dim, use_bias):
-    layer = made(value_dim=value_dim, use_bias=use_bias)
-    output, scores = layer(X, VALUE, KEY, return_attention_scores=True)
-    expected, expected_scores = by_definition(layer, X, VALUE, KEY)
-    assert output.shape == (B, T, H * (value_dim or K))
-    close(output, expected)
-    close(scores, expected_scores)
-    assert len(layer.weights) == 3 * (1 + use_bias)
-
-
-def test_without_projections_the_inputs_are_compared_and_summed():
-    layer = ka.Attention()
-    output, scores = layer([X, KEY, VALUE], return_attention_scores=True)
-    heads = X[:, :, None], VALUE[:, :, None], KEY[:, :, None]
-    expected, expected_scores = definition.attend(*heads)
-    close(output, expected[:, :, 0])
-    close(scores, expected_scores)
-    assert not layer.weights
-
-
-def test_self_attention_is_attention_of_one_sequence():
-    plain = made(inputs=(X,))
-    expected, expected_scores = by_definition(plain, X, X, X)
-    layer = made(ka.SelfAttention, inputs=(X,))
-    output, scores = layer(X, return_attention_scores=True)
-    close(output, expected)
-    close(scores, expected_scores)
-    close(made(ka.SelfAttention, inputs=(X,), causal=True)(X), plain(X, use_causal_mask=True))
 
 
 # Ways to call it
@@ -150,9 +104,11 @@ def test_every_mask_means_what_it_says(kind):
     # As a list, every other.
     inputs = [inputs] if list(MASKED).index(kind) % 2 else inputs
     output, scores = layer(*inputs, return_attention_scores=True, **call)
-    expected, expected_scores = by_definition(layer, X, VALUE, KEY, mask)
-    close(output, expected)
-    close(scores, expected_scores)
+    # As the mask of pairs that they mean together: what that means, tests/fuzz says.
+    pairs = np.broadcast_to(mask, scores.shape)
+    expected = layer(X, VALUE, KEY, attention_mask=pairs, return_attention_scores=True)
+    close(output, expected[0])
+    close(scores, expected[1])
     np.testing.assert_array_equal(numpy(scores)[~np.broadcast_to(mask, scores.shape)], 0.0)
     # The output carries the query's mask, from wherever it came.
     query_mask = carried.get("query", call.get("query_mask"))
@@ -236,6 +192,17 @@ def test_one_sequence_with_one_mask_is_cleared_once():
     assert query is value is key
     query, value, key = sequence.without_padding((x, x, x), (None, mask, mask))
     assert query is x and value is key
+
+
+def test_the_function_takes_one_array_of_positions_for_queries_and_keys():
+    x, at = keras.ops.reshape(X, (B, T, H, K)), keras.ops.arange(T)
+    for pattern in (ka.patterns.Strided(2), ~ka.patterns.Dilated(2), ka.patterns.Prefix(2)):
+        seen = pattern & ka.patterns.Causal()
+        given = dict(query_positions=at, key_positions=at, pattern=seen)
+        output, weights = ka.ops.attend(x, x, x, return_attention_scores=True, **given)
+        allowed = [[definition.attends(seen, i, j) for j in range(T)] for i in range(T)]
+        assert not numpy(weights)[..., ~np.array(allowed)].any()
+        assert not numpy(output)[:, ~np.any(allowed, axis=1)].any()
 
 
 # Training

@@ -87,3 +87,40 @@ def test_lengths_that_a_graph_does_not_know():
     assert dropped.get_concrete_function().output_shapes == (None, None, 8)
     for shape in ((3, 5, 8), (2, 0, 8)):
         assert dropped(tf.ones(shape)).shape == shape
+
+
+# Seeds in files
+
+
+def states(model):
+    return [numpy(v).tolist() for v in model.variables if v.name == "seed_generator_state"]
+
+
+# Without a seed Keras draws from PyTorch's own generator there.
+@pytest.mark.parametrize("seed", [7] + [None] * (keras.backend.backend() == "tensorflow"))
+def test_training_that_is_resumed_draws_what_is_drawn_without_a_stop(tmp_path, seed):
+    x, y = random(2, 5, 8), keras.Input((5, 8))
+    given = ka.MultiHeadAttention(2, 4, dropout=0.5, seed=seed)(y)
+    given = ka.FeedForward(8, dropout=0.3, seed=seed)(given)
+    model = keras.Model(y, ka.SelfAttention(2, 4, normalization="hard", seed=seed)(given))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.train_on_batch(x, x)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert states(loaded) == states(model)
+    assert all(drawn for _, drawn in states(model))
+    losses = [[float(m.train_on_batch(x, x)) for _ in range(2)] for m in (model, loaded)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_copy_of_a_layer_begins_with_its_seed(tmp_path):
+    x = keras.Input((5, 8))
+    model = keras.Model(x, ka.MultiHeadAttention(2, 4, dropout=0.5, seed=7)(x))
+    model(random(2, 5, 8), training=True)
+    assert states(model) == [[7, 1]]
+    # As do files of weights alone, which Keras's own layer loads too.
+    model.save_weights(tmp_path / "model.weights.h5")
+    copy = keras.models.clone_model(model)
+    assert states(copy) == [[7, 0]]
+    copy.load_weights(tmp_path / "model.weights.h5")
+    assert states(copy) == [[7, 0]]

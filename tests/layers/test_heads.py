@@ -1,55 +1,30 @@
-"""Grouped heads, and queries and keys that are normalized."""
+"""Grouped heads, norms and clips of heads, sinks, and biases of a call, beside `tests/fuzz`."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention
-from tests import definition
+from keras_attention import Attention, MultiHeadAttention, ops
 from tests.arrays import close, random, run
 from tests.arrays import wide as numpy
-from tests.fuzz.configurations import SCORES, Random, defined_score, fill
-from tests.gradients import weight_gradients
-from tests.layers.small_heads import (
-    B,
-    D,
-    G,
-    H,
-    K,
-    S,
-    T,
-    V,
-    arrays,
-    attend,
-    heads_of,
-    in_full,
-    mask,
-    randomize,
-)
+from tests.gradients import gradients, weight_gradients
+from tests.layers.small_inputs import randomize
+
+B, T, S, H, K, D = 2, 3, 5, 4, 4, 8
+QUERY, VALUE = random(B, T, D), random(B, S, D, seed=1)
 
 
-@pytest.mark.parametrize("name", SCORES)
-def test_groups_are_the_definition(name):
-    query, key, value = arrays()
-    score = SCORES[name]()
-    if not isinstance(score, str):
-        score.build(query.shape, key.shape)
-        fill(score, Random(0))
-    found = run(attend(mask=mask(), score=score), query, key, value)
-    given = {"mask": mask(), **defined_score(score, H)}
-    expected = definition.attend(query, in_full(key), in_full(value), **given)
-    for answer, correct in zip(found, expected, strict=True):
-        close(answer, correct)
-    assert (found[0][~mask().any(axis=-1).transpose(0, 2, 1)] == 0).all()
+def made(layer):
+    layer.build(QUERY.shape, VALUE.shape)
+    randomize(layer)
+    return layer
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_grouped_heads_are_those_of_keras(groups):
-    ours = MultiHeadAttention(H, K, num_key_value_heads=groups)
+    ours = made(MultiHeadAttention(H, K, num_key_value_heads=groups))
     theirs = keras.layers.GroupQueryAttention(K, H, groups)
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    randomize(ours, query.shape, value.shape)
-    theirs.build(query.shape, value.shape)
+    theirs.build(QUERY.shape, VALUE.shape)
     assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
     theirs.set_weights(ours.get_weights())
     allowed = np.tri(T, S, 1, dtype=bool)[None].repeat(B, axis=0)
@@ -58,76 +33,44 @@ def test_grouped_heads_are_those_of_keras(groups):
     def both(query, value):
         return [*ours(query, value, **call), *theirs(query, value, **call)]
 
-    output, weights, expected, expected_weights = run(both, query, value)
+    output, weights, expected, expected_weights = run(both, QUERY, VALUE)
     close(output, expected)
     close(weights, expected_weights)
 
 
-# QK-norm
-
-
-def normed(x, kind, gamma):
-    x = x.astype("float64")
-    if kind == "layer":
-        x = x - x.mean(axis=-1, keepdims=True)
-    return x / np.sqrt((x * x).mean(axis=-1, keepdims=True)) * gamma
+# Norms and clips
 
 
 def test_qk_norm_of_raw_inputs_ignores_their_size():
     layer = Attention(qk_norm="rms", score="dot")
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    layer.build(query.shape, value.shape)
+    layer.build(QUERY.shape, VALUE.shape)
     call = {"return_attention_scores": True}
 
     def both(query, value):
         return layer(query, value, **call)[1], layer(100 * query, 100 * value, **call)[1]
 
     # RMSNorm adds an epsilon to the squares.
-    close(*run(both, query, value), 1e-4)
+    close(*run(both, QUERY, VALUE), 1e-4)
     assert len(layer.trainable_variables) == 2
 
 
 @pytest.mark.parametrize("kind", ["rms", "layer"])
 def test_qk_norm_has_finite_gradients_at_zero_and_of_huge_heads(kind):
-    layer = Attention(H, K, qk_norm=kind)
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    query[0], query[1] = 0.0, 1e15 * query[1]
-    layer.build(query.shape, value.shape)
+    layer = made(Attention(H, K, qk_norm=kind))
+    query = QUERY * np.reshape([0, 1e15], (B, 1, 1)).astype("float32")
     found, of_inputs = weight_gradients(
-        layer, lambda *x: keras.ops.square(layer(*x)), [query, value]
+        layer, lambda *x: keras.ops.square(layer(*x)), [query, VALUE]
     )
     assert all(np.isfinite(gradient).all() for gradient in found + of_inputs)
 
 
-@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
-def test_qk_norm_is_right_in_mixed_precision(policy):
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    wide = randomize(Attention(H, K, qk_norm="rms"), query.shape, value.shape)
-    layer = Attention(H, K, qk_norm="rms", dtype=policy)
-    layer.build(query.shape, value.shape)
+@pytest.mark.parametrize("policy, large", [("mixed_bfloat16", 1e4), ("mixed_float16", 300)])
+def test_qk_norm_is_right_in_mixed_precision(policy, large):
+    wide, layer = made(Attention(H, K, qk_norm="rms")), Attention(H, K, qk_norm="rms", dtype=policy)
+    layer.build(QUERY.shape, VALUE.shape)
     layer.set_weights(wide.get_weights())
-    large = 300 if policy == "mixed_float16" else 1e4
     # The squares of the heads are beyond float16.
-    close(numpy(layer(large * query, large * value)) / large, numpy(wide(query, value)), 0.05)
-
-
-@pytest.mark.parametrize("make", [Attention, MultiHeadAttention])
-def test_queries_keys_and_values_are_clipped_before_they_are_normalized(make):
-    query, value = random(B, T, D), random(B, S, D, seed=1)
-    layer = make(H, K, V, clip_qkv=0.4, qk_norm="rms", use_bias=True, num_key_value_heads=G)
-    randomize(layer, query.shape, value.shape)
-    _, weights = run(lambda *x: layer(*x, return_attention_scores=True), query, value)
-    q, k, v = (
-        np.clip(heads_of(layer, x, name), -0.4, 0.4)
-        for x, name in ((query, "query"), (value, "key"), (value, "value"))
-    )
-    q = normed(q, "rms", layer.query_norm.get_weights()[0])
-    k = normed(k, "rms", layer.key_norm.get_weights()[0])
-    expected, of_definition = definition.attend(q, in_full(k), in_full(v))
-    close(weights, of_definition, 1e-3)
-    if make is Attention:
-        (output,) = run(lambda *x: [layer(*x)], query, value)
-        close(output, expected.reshape(B, T, -1), 1e-3)
+    close(numpy(layer(large * QUERY, large * VALUE)) / large, numpy(wide(QUERY, VALUE)), 0.05)
 
 
 def test_clipped_heads_have_no_gradient():
@@ -136,3 +79,44 @@ def test_clipped_heads_have_no_gradient():
     layer.set_weights([np.array([[0.1, 2.0], [0.3, 2.0]])] * 3)
     (*_, of_values), _ = weight_gradients(layer, layer, [x])
     close(of_values, [[2.0, 0.0], [2.0, 0.0]])
+
+
+# Sinks and biases
+
+
+@pytest.mark.parametrize("height", [1e30, -3e38, 3e38])
+def test_a_sink_of_any_height_is_finite(height):
+    heads = [random(B, n, H, K, seed=n) for n in (T, S, S)]
+    sink = np.full((H,), height, "float32")
+
+    def attend(query, key, value, sink):
+        return ops.attend(query, key, value, sink=sink, return_attention_scores=True)
+
+    output, weights = run(attend, *heads, sink)
+    close(weights.sum(axis=-1), np.full((B, H, T), float(height < 0)))
+    assert np.isfinite(output).all()
+    found = gradients(lambda *x: keras.ops.square(attend(*x)[0]), [*heads, sink])
+    assert all(np.isfinite(gradient).all() for gradient in found)
+
+
+def test_a_bias_is_not_rounded_in_mixed_precision():
+    layer = Attention(dtype="mixed_bfloat16")
+    # In bfloat16 these are one number.
+    bias = np.broadcast_to(1024 + 0.5 * np.arange(T), (T, T)).astype("float32")
+    x = np.zeros((1, T, D), "float32")
+    _, weights = layer(x, attention_bias=bias, return_attention_scores=True)
+    powers = np.exp(0.5 * np.arange(T))
+    close(numpy(weights)[0, 0, 0], powers / powers.sum(), 0.01)
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (2, 1, 1, 1), (1, 5, 1, 1), (2, 5, 1, 1), (2, 1, 5)])
+def test_a_bias_of_any_shape_is_its_broadcast(shape):
+    """Keras's `add` on TensorFlow takes one long axis for the features, whichever it is."""
+    x, bias = random(2, 5, 5, 3), random(*shape, seed=4)
+    full = bias if bias.ndim == 4 else bias[:, None] if bias.ndim == 3 else bias[None, None]
+    wide = np.broadcast_to(full, (2, 5, 5, 5)).copy()
+    given = {"normalization": "sigmoid"}
+    found, expected = (numpy(ops.attend(x, x, x, bias=b, **given)) for b in (full, wide))
+    close(found, expected)
+    layer = Attention(5, 3, **given)
+    close(*(numpy(layer(x[:, :, 0], attention_bias=b)) for b in (bias, wide)))

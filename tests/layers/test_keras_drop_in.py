@@ -6,6 +6,9 @@ backend and for every size.
 """
 
 import inspect
+import pathlib
+import subprocess
+import sys
 
 import keras
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 
 from keras_attention import MultiHeadAttention
 from tests.arrays import random
+from tests.compiled import compiled
 from tests.gradients import weight_gradients
 from tests.layers.small_inputs import B, D, S, T, booleans, close, randomize
 
@@ -150,16 +154,6 @@ def test_a_config_of_keras_is_a_config_of_ours():
         assert read == written, name
 
 
-def test_attributes_are_those_of_keras():
-    layer = MultiHeadAttention(2, 4, 3, dropout=0.1, use_bias=False, attention_axes=1)
-    theirs = Theirs(2, 4, 3, dropout=0.1, use_bias=False, attention_axes=1)
-    for name in ("num_heads", "key_dim", "value_dim", "dropout", "use_bias", "attention_axes"):
-        assert getattr(layer, name) == getattr(theirs, name), name
-    layer.build((B, T, D), (B, S, D))
-    for name in ("query", "key", "value", "output"):
-        assert isinstance(getattr(layer, f"{name}_dense"), keras.layers.EinsumDense)
-
-
 # Weights
 
 
@@ -187,12 +181,16 @@ def test_weights_outputs_and_scores_are_those_of_keras(case):
     """Weights by their names, shapes and order."""
     theirs, ours, inputs, call = case
     assert inside(ours) == inside(theirs)
-    expected, expected_scores = theirs(*inputs, return_attention_scores=True, **call)
-    output, scores = ours(*inputs, return_attention_scores=True, **call)
+
+    def both(*inputs):
+        found = (of(*inputs, return_attention_scores=True, **call) for of in (theirs, ours))
+        return *found, ours(*inputs, **call)
+
+    (expected, expected_scores), (output, scores), alone = compiled(both, *inputs)
     assert output.shape == expected.shape and scores.shape == expected_scores.shape
     close(output, expected)
     close(scores, expected_scores)
-    close(ours(*inputs, **call), expected)
+    close(alone, expected)
 
 
 @pytest.mark.parametrize("case", DIFFERENTIATED, indirect=True)
@@ -236,20 +234,6 @@ def test_masks_of_embeddings_count_as_in_keras():
     assert (np.moveaxis(scores, 1, -1)[real][0, 2] == 0).all()
 
 
-def test_training_gives_the_weights_that_keras_gives():
-    x, y, target = random(8, T, D), random(8, S, D, seed=1), random(8, T, D, seed=2)
-    trained = []
-    for cls in (MultiHeadAttention, Theirs):
-        inputs = [keras.Input((None, D)), keras.Input((None, D))]
-        model = keras.Model(inputs, cls(2, 4)(*inputs))
-        randomize(model)
-        model.compile(optimizer=keras.optimizers.SGD(0.1), loss="mse")
-        model.fit([x, y], target, batch_size=4, epochs=2, shuffle=False, verbose=0)
-        trained.append(model.get_weights())
-    for ours, theirs in zip(*trained, strict=True):
-        close(ours, theirs, 1e-4)
-
-
 # Files
 
 
@@ -276,22 +260,10 @@ def test_weight_files_load_in_both_directions(writer, reader, tmp_path):
     close(read(inputs), written(inputs))
 
 
-class Subclassed(keras.Model):
-    def __init__(self, layer):
-        super().__init__()
-        self.layer = layer
-
-    def call(self, x):
-        return self.layer(x, x)
-
-
-@pytest.mark.parametrize("output_shape", [None, 5, (3, 2)])
-def test_a_model_with_it_has_a_summary(output_shape, capsys):
-    expected = {None: "(2, 5, 6)", 5: "(2, 5, 5)", (3, 2): "(2, 5, 3, 2)"}[output_shape]
-    subclassed = Subclassed(MultiHeadAttention(2, 4, output_shape=output_shape))
-    subclassed(random(B, T, D))
-    inputs = keras.Input((T, D), batch_size=B)
-    layer = MultiHeadAttention(2, 4, output_shape=output_shape)
-    for model in (subclassed, keras.Model(inputs, layer(inputs, inputs))):
-        model.summary(line_length=100)
-        assert expected in capsys.readouterr().out
+@pytest.mark.slow
+def test_ours_passes_the_tests_that_keras_ships():
+    """See `tests/keras_own_tests.py`."""
+    command = [sys.executable, "-m", "tests.keras_own_tests"]
+    root = pathlib.Path(__file__).parents[2]
+    run = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr

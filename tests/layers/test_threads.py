@@ -1,5 +1,6 @@
 """Two threads that call one layer get what one thread gets: a call leaves nothing on its layer."""
 
+import contextlib
 import copy
 import threading
 
@@ -9,9 +10,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import AttentionCell, AttentionRNN, generation, visualization
-from tests.arrays import numpy
-from tests.conformance import outputs_of
-from tests.layers.conformance_cases import CASES
+from tests.arrays import numpy, random
+from tests.conformance import LAYERS, outputs_of
 from tests.transforms import check
 
 COUNT = 4
@@ -42,6 +42,37 @@ def in_two_threads(*functions):
     return found
 
 
+def parts_of(thing, found):
+    """What is reached from a layer by attributes and lists, by its id."""
+    if id(thing) not in found and hasattr(thing, "__dict__") and not isinstance(thing, type):
+        found[id(thing)] = thing
+        for part in vars(thing).values():
+            for leaf in part if isinstance(part, (list, tuple)) else [part]:
+                parts_of(leaf, found)
+    return found
+
+
+@contextlib.contextmanager
+def recorded(layer):
+    """The names of attributes that are set on a layer's parts, of classes of this package."""
+    parts, written = parts_of(layer, {}), set()
+    owners = {owner for part in parts.values() for owner in type(part).__mro__}
+
+    def setting(owner):
+        def set_attribute(thing, name, value):
+            if id(thing) in parts:
+                written.add(name)
+            super(owner, thing).__setattr__(name, value)
+
+        return set_attribute
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner in owners:
+            if str(owner.__module__).startswith("keras_attention"):
+                patch.setattr(owner, "__setattr__", setting(owner), raising=False)
+        yield written
+
+
 def check_as_alone(*functions):
     """Each function, called beside the other, returns what it returns alone."""
     alone = [function() for function in functions]
@@ -57,7 +88,7 @@ CUT = slice(None) if keras.backend.backend() == "jax" else slice(-1)
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", LAYERS, ids=str)
 def test_layers(case):
     layer = case.make()
     cut = CUT if case.any_length else slice(None)
@@ -70,48 +101,37 @@ def test_layers(case):
     check("threads", lambda: check_as_alone(*calls))
 
 
-def recurrent(by_keras, mode):
-    cell = AttentionCell(keras.layers.GRUCell(4), "general", mode=mode, attention_dim=3)
-    if not by_keras:
-        return AttentionRNN(cell, return_sequences=True)
+def recurrent():
+    cell = AttentionCell(keras.layers.GRUCell(4), "general", mode="luong", attention_dim=3)
     rnn = keras.layers.RNN(cell, return_sequences=True)
-    return lambda x, memory: rnn(x, initial_state=cell.initial_state(memory))
+    by_keras = lambda x, memory: rnn(x, initial_state=cell.initial_state(memory))  # noqa: E731
+    return cell, AttentionRNN(cell, return_sequences=True), by_keras
 
 
-@pytest.mark.parametrize("by_keras, mode", [(False, "luong"), (True, "bahdanau")])
-def test_recurrent_decoders(by_keras, mode):
-    decoder, random = recurrent(by_keras, mode), np.random.default_rng(0)
+def test_recurrent_decoders():
+    """Those of Keras's own loop keep the memory of a call, of which nothing is left after it."""
+    cell, *decoders = recurrent()
 
-    def call(rows, steps, positions):
-        x, memory = random.normal(size=(rows, steps, 5)), random.normal(size=(rows, positions, 7))
-        given = [keras.ops.convert_to_tensor(array.astype("float32")) for array in (x, memory)]
+    def call(decoder, rows, steps, positions):
+        given = random(rows, steps, 5), random(rows, positions, 7)
+        given = list(map(keras.ops.convert_to_tensor, given))
         return lambda: decoder(*given)
 
-    check_as_alone(call(2, 4, 6), call(3, 3, 8))
-
-
-def test_a_recurrent_decoder_writes_nothing():
-    layer = recurrent(False, "luong")
-    x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
-    layer(x, memory)
-    with recorded(layer) as written:
-        layer(x, memory)
-        layer.cell.start_states(memory)
-    assert written <= ALLOWED
-    rnn = keras.layers.RNN(layer.cell)
-    rnn(x, initial_state=layer.cell.initial_state(memory))
-    with recorded(layer) as written:
-        rnn(x, initial_state=layer.cell.initial_state(memory))
-    assert written - ALLOWED <= {"memory_shape", "memory"} and not layer.cell._loop.memory
+    for decoder, allowed in zip(decoders, (set(), {"memory_shape", "memory"}), strict=True):
+        calls = call(decoder, 2, 4, 6), call(decoder, 3, 3, 8)
+        check_as_alone(*calls)
+        with recorded(cell) as written:
+            calls[0]()
+        assert written <= ALLOWED | allowed and not cell._loop.memory
 
 
 def test_a_copy_of_a_cell_in_a_loop_is_in_none():
-    layer = recurrent(False, "luong")
+    cell, layer, _ = recurrent()
     x, memory = keras.ops.ones((2, 3, 5)), keras.ops.ones((2, 6, 7))
     expected = layer(x, memory)
-    layer.cell.get_recurrent_dropout_mask(layer.cell.initial_state(memory)[0])
+    cell.get_recurrent_dropout_mask(cell.initial_state(memory)[0])
     again = copy.deepcopy(layer)
-    assert layer.cell._loop.memory and not again.cell._loop.memory
+    assert cell._loop.memory and not again.cell._loop.memory
     np.testing.assert_array_equal(numpy(again(x, memory)), numpy(expected))
 
 
@@ -157,43 +177,3 @@ def test_compiled_generation():
     # Both compile at once.
     for one, other in zip(expected, in_two_threads(*made()), strict=True):
         np.testing.assert_array_equal(numpy(other), one)
-
-
-class recorded:
-    """The names of attributes that are set on a layer's parts, of classes of this package."""
-
-    def __init__(self, layer):
-        self.classes, self.written = set(), set()
-        self.parts = {}
-        self.of_parts(layer)
-
-    def of_parts(self, thing):
-        if id(thing) in self.parts or not hasattr(thing, "__dict__") or isinstance(thing, type):
-            return
-        self.parts[id(thing)] = thing
-        for owner in type(thing).__mro__:
-            if str(owner.__module__).startswith("keras_attention"):
-                self.classes.add(owner)
-        for part in vars(thing).values():
-            for leaf in part if isinstance(part, (list, tuple)) else [part]:
-                self.of_parts(leaf)
-
-    def __enter__(self):
-        self.own = {owner: vars(owner).get("__setattr__") for owner in self.classes}
-        for owner in self.classes:
-            owner.__setattr__ = self.setting(owner)
-        return self.written
-
-    def setting(self, owner):
-        def set_attribute(thing, name, value):
-            if id(thing) in self.parts:
-                self.written.add(name)
-            super(owner, thing).__setattr__(name, value)
-
-        return set_attribute
-
-    def __exit__(self, *error):
-        for owner, own in self.own.items():
-            del owner.__setattr__
-            if own is not None:
-                owner.__setattr__ = own

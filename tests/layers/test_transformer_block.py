@@ -1,129 +1,201 @@
-"""`TransformerBlock`: its equations, by hand from its weights, and what it must not see."""
+"""`TransformerBlock`: its options by hand from its parts, scores, steps, names; blocks of sets.
+
+Its equations are in `tests/fuzz/test_layers.py`.
+"""
 
 import h5py
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import TransformerBlock
-from tests.arrays import numpy, random
-from tests.pairwise import pairwise
+from keras_attention import (
+    FeedForward,
+    InducedSetAttentionBlock,
+    LayerScale,
+    MultiHeadAttention,
+    RMSNorm,
+    TransformerBlock,
+)
+from tests.arrays import close, numpy, random
 
-B, T, D, HIDDEN, H = 3, 5, 8, 16, 2
-
-
-S, WIDTH = 7, 6
+B, T, S, D, WIDTH, HIDDEN, H = 3, 5, 7, 8, 6, 16, 2
 X, CONTEXT = random(B, T, D), random(B, S, WIDTH, seed=7)
+MASK = np.arange(T) < np.array([[5], [3], [4]])
 DECODER = {"causal": True, "cross_attention": True}
 
 
-def made(**kwargs):
-    """A block with random weights, biases and norms included."""
-    block = TransformerBlock(HIDDEN, H, **kwargs)
-    block.build(X.shape, CONTEXT.shape if block.cross_attention else None)
-    for seed, weight in enumerate(block.trainable_weights):
+def randomized(layer):
+    for seed, weight in enumerate(layer.trainable_weights):
         weight.assign(random(*weight.shape, seed=seed) / 2)
-    return block
+    return layer
 
 
-def norm(x, layer, epsilon):
-    """Layer normalization (Ba et al. 2016), or RMSNorm (Zhang & Sennrich 2019), in NumPy."""
-    gamma, *beta = (numpy(weight) for weight in layer.trainable_weights)
-    if not beta:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * gamma
-    (beta,) = beta
-    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
-    return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
+def made(intermediate_dim=HIDDEN, **kwargs):
+    """A block with random weights, biases and norms included."""
+    block = TransformerBlock(intermediate_dim, H, **kwargs)
+    block.build(X.shape, CONTEXT.shape if block.cross_attention else None)
+    return randomized(block)
 
 
-def feed_forward(x, layer, gated):
-    """ReLU(x W_1 + b_1) W_2 + b_2, or gated, in NumPy."""
-    weights = [numpy(weight) for weight in layer.trainable_weights]
-    pairs = [(weights[i], weights[i + 1]) for i in range(0, len(weights), 2)]
-    outputs = [x @ kernel + bias for kernel, bias in pairs[:-1]]
-    hidden = np.maximum(outputs[0], 0) * (outputs[1] if gated else 1)
-    return hidden @ pairs[-1][0] + pairs[-1][1]
+# Options that make other architectures
 
 
-def by_hand(block, x, context=None, context_mask=None, **attention):
-    """The block as its docstring writes it, with the attention layers' own answers."""
-
-    def attend(x):
-        return numpy(block.attention(x.astype("float32"), **attention)).astype("float64")
-
-    def feed(x):
-        return feed_forward(x, block.feed_forward, block.gated)
-
-    def first(x):
-        return norm(x, block.attention_norm, block.layer_norm_epsilon)
-
-    def second(x):
-        return norm(x, block.feed_forward_norm, block.layer_norm_epsilon)
-
-    def attend_to_context(x):
-        x = x.astype("float32")
-        mask = attention.get("query_mask")
-        attended = block.cross_attention_layer(x, context, query_mask=mask, value_mask=context_mask)
-        return numpy(attended).astype("float64")
-
-    def between(x):
-        return norm(x, block.cross_attention_norm, block.layer_norm_epsilon)
-
-    if block.normalize_first:
-        x = x + attend(first(x))
-        if context is not None:
-            x = x + attend_to_context(between(x))
-        return x + feed(second(x))
-    x = first(x + attend(x))
-    if context is not None:
-        x = between(x + attend_to_context(x))
-    return second(x + feed(x))
+def branches(block):
+    """The branches of a block as functions of arrays, in order, and the names of their norms."""
+    yield "attention", "attention", lambda x: block.attention(x, query_mask=MASK)
+    if block.cross_attention:
+        attend = block.cross_attention_layer
+        yield "cross_attention", "context_attention", lambda x: attend(x, CONTEXT, query_mask=MASK)
+    yield "feed_forward", "feed_forward", block.feed_forward
 
 
-# Equations
+def start():
+    """The input as the first branch reads it."""
+    return keras.ops.convert_to_tensor(X * MASK[..., None])
 
 
-@pytest.mark.parametrize("normalize_first, gated, causal", pairwise(*[[False, True]] * 3))
-def test_block_is_its_equations(normalize_first, gated, causal):
-    block = made(
-        normalize_first=normalize_first, gated=gated, causal=causal, layer_norm_epsilon=0.1
-    )
-    expected = by_hand(block, X, use_causal_mask=causal)
-    np.testing.assert_allclose(numpy(block(X)), expected, rtol=1e-4, atol=1e-4)
+def assert_is(block, expected):
+    output = numpy(block(*(X, CONTEXT)[: 1 + block.cross_attention], mask=MASK))
+    np.testing.assert_allclose(output[MASK], numpy(expected)[MASK], atol=1e-5)
+    assert (output[~MASK] == 0).all()
+
+
+NORMS = {
+    "sandwich": {"residual": "sandwich"},
+    "pre, one of two": {"residual": "pre", "norm": {"attention": None, "feed_forward": "rms"}},
+    "after alone": {"residual": "sandwich", "norm": {"attention": None, "feed_forward": None}},
+}
+
+
+@pytest.mark.parametrize("cross_attention", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_before_and_after_branches(name, cross_attention):
+    given = NORMS[name]
+    block = made(cross_attention=cross_attention, **given)
+    x, kinds = start(), given.get("norm", {})
+    for part, path, branch in branches(block):
+        before = getattr(block, f"{path}_norm")
+        assert (before is None) == (kinds.get(part, "layer") is None)
+        assert isinstance(before, RMSNorm) == (kinds.get(part) == "rms")
+        found = branch(x if before is None else before(x))
+        after = given["residual"] == "sandwich"
+        x = x + (getattr(block, f"{path}_output_norm")(found) if after else found)
+    assert_is(block, x)
+
+
+@pytest.mark.parametrize("norm", ["layer", {"feed_forward": "shared"}], ids=["two", "one"])
+def test_parallel_branches_read_the_same_input(norm):
+    block, x = made(residual="parallel", norm=norm), start()
+    assert (block.feed_forward_norm is block.attention_norm) == (norm != "layer")
+    attended = block.attention(block.attention_norm(x), query_mask=MASK)
+    assert_is(block, (x + attended) + block.feed_forward(block.feed_forward_norm(x)))
+
+
+def test_a_norm_is_copied_for_each_branch():
+    norm = keras.layers.LayerNormalization(epsilon=0.1, center=False)
+    block = made(norm=norm)
+    assert block.attention_norm is not norm
+    assert block.attention_norm.epsilon == block.feed_forward_norm.epsilon == 0.1
+    names = [weight.path.split("/", 1)[1] for weight in block.weights]
+    assert {"attention_norm/gamma", "feed_forward_norm/gamma"} <= set(names)
+
+
+def test_an_offset_of_one_is_gemma_s_norm():
+    norm, x = RMSNorm(epsilon=0.01, offset=1.0), 3 * X
+    expected = x / np.sqrt((x**2).mean(-1, keepdims=True) + 0.01)
+    close(numpy(norm(x)), expected)
+    norm.scale.assign(np.arange(D))
+    close(numpy(norm(x)), expected * (1 + np.arange(D)))
+
+
+def test_an_offset_is_added_before_rounding():
+    half, wide = (RMSNorm(offset=1.0, dtype=dtype) for dtype in ("mixed_bfloat16", "float32"))
+    x = keras.ops.cast(np.full((1, D), 256.0), "bfloat16")
+    for norm in (half, wide):
+        norm.build((1, D))
+        # 1 + 2^-9 would be 1 in bfloat16, and 2^-9 alone is not lost.
+        norm.scale.assign(np.full(D, 2.0**-9))
+    expected = keras.ops.cast(wide(x), "bfloat16")
+    np.testing.assert_array_equal(numpy(half(x)), numpy(expected))
+
+
+def test_a_layer_scale_is_a_factor_for_each_feature():
+    layer = LayerScale(0.5)
+    np.testing.assert_array_equal(numpy(layer(X)), X / 2)
+    layer.scale.assign(np.arange(D))
+    close(numpy(layer(X)), X * np.arange(D))
+
+
+def test_heads_of_another_size():
+    block = TransformerBlock(HIDDEN, 3, key_dim=5)
+    block.build((None, None, D))  # 3 does not divide 8
+    assert tuple(block.attention.query_dense.kernel.shape) == (D, 3, 5)
+    assert tuple(block.attention.output_dense.kernel.shape) == (3, 5, D)
 
 
 @pytest.mark.parametrize(
-    "norm, causal, normalize_first", pairwise(["layer", "rms"], *[[False, True]] * 2)
+    ("use_bias", "expected"),
+    [
+        (True, {"query", "key", "value", "attention_output", "intermediate", "output"}),
+        ("qkv", {"query", "key", "value"}),
+        (False, set()),
+    ],
 )
-def test_decoder_is_its_equations(norm, causal, normalize_first):
-    block = made(
-        normalize_first=normalize_first, causal=causal, cross_attention=True, norm=norm, gated=True
-    )
-    mask = np.arange(T) < np.array([[5], [4], [3]])
-    there = np.arange(S) < np.array([[7], [2], [4]])
-    output = numpy(block(X, CONTEXT, mask=mask, context_mask=there))
-    expected = by_hand(
-        block, X, CONTEXT, context_mask=there, query_mask=mask, use_causal_mask=causal
-    )
-    np.testing.assert_allclose(output[mask], expected[mask], rtol=1e-4, atol=1e-4)
+def test_biases(use_bias, expected):
+    block = made(use_bias=use_bias, norm="rms")
+    found = {w.path.split("/")[-2] for w in block.weights if w.path.endswith("bias")}
+    assert found == expected
+    assert numpy(block(X)).shape == X.shape
 
 
-# The context
+def test_parts_of_ones_own():
+    attention = MultiHeadAttention(H, 3, pattern="causal", name="own")
+    block = made(None, attention=attention, feed_forward=FeedForward(6, "quick_gelu"))
+    assert block.attention is attention
+    x = start()
+    x = block.attention_norm(x + attention(x, query_mask=MASK))
+    assert_is(block, block.feed_forward_norm(x + block.feed_forward(x)))
 
 
-def test_scores_of_both_attentions():
-    block = made(**DECODER)
-    output, found = block(X, CONTEXT, return_attention_scores=True)
-    np.testing.assert_allclose(numpy(output), numpy(block(X, CONTEXT)), rtol=1e-5, atol=1e-5)
-    assert {name: tuple(scores.shape) for name, scores in found.items()} == {
-        "attention": (B, H, T, T),
-        "cross_attention": (B, H, T, S),
+class Mean(keras.layers.Layer):
+    """As attention is called, with more arguments than its shapes need."""
+
+    def call(self, x, query_mask, training, **others):
+        return keras.ops.mean(x, axis=1, keepdims=True) + keras.ops.zeros_like(x)
+
+    def compute_output_spec(self, x):
+        return x
+
+
+def test_attention_of_other_classes_in_functional_models():
+    symbols, block = keras.Input((5, 8)), TransformerBlock(16, 2, attention=Mean())
+    model = keras.Model(symbols, block(symbols))
+    np.testing.assert_allclose(numpy(model(X)), numpy(block(X)), atol=1e-6)
+    with pytest.raises(ValueError, match="must be boolean"):
+        block(symbols, attention_mask=np.full((5, 5), -1e9))
+
+
+# Scores and steps
+
+
+def test_scores_of_both_attentions_and_of_a_step():
+    block, given = made(**DECODER), {"return_attention_scores": True}
+    output, expected = block(X, CONTEXT, **given)
+    close(numpy(output), numpy(block(X, CONTEXT)))
+    symbols = block(keras.Input((None, D)), keras.Input((S, WIDTH)), **given)[1]
+    memory = block.cache_context(CONTEXT)
+    cache = block(X[:, :4], memory, cache=block.make_cache(B, T))[1]
+    _, scores, cache = block(X[:, 4:], memory, cache=cache, **given)
+    shapes = {"attention": (T, T), "cross_attention": (T, S)}
+    assert {name: tuple(x.shape) for name, x in expected.items()} == {
+        name: (B, H, *pairs) for name, pairs in shapes.items()
     }
-    for scores in found.values():
-        np.testing.assert_allclose(numpy(scores).sum(-1), 1.0, rtol=1e-5)
-    symbols = block(keras.Input((None, D)), keras.Input((S, WIDTH)), return_attention_scores=True)
-    assert symbols[1]["attention"].shape == (None, H, None, None)
-    assert symbols[1]["cross_attention"].shape == (None, H, None, S)
+    assert symbols["attention"].shape == (None, H, None, None)
+    assert symbols["cross_attention"].shape == (None, H, None, S)
+    for name, weights in expected.items():
+        close(numpy(weights).sum(-1), np.ones((B, H, T)))
+        close(numpy(scores[name]), numpy(weights)[:, :, 4:], 1e-4)
+    assert (numpy(cache["index"]) == T).all()
 
 
 def test_a_learned_score_has_weights_for_each_attention():
@@ -133,29 +205,8 @@ def test_a_learned_score_has_weights_for_each_attention():
     assert len({weight.path for weight in block.weights}) == len(block.weights)
 
 
-# Decoding
-
-
-def test_scores_of_both_attentions_and_of_a_step():
-    block = made(**DECODER)
-    given = {"return_attention_scores": True}
-    _, expected = block(X, CONTEXT, **given)
-    symbols = block(keras.Input((T, D)), keras.Input((S, WIDTH)), **given)[1]
-    memory = block.cache_context(CONTEXT)
-    cache = block(X[:, :4], memory, cache=block.make_cache(B, T))[1]
-    _, scores, cache = block(X[:, 4:], memory, cache=cache, **given)
-    assert list(expected) == ["attention", "cross_attention"]
-    for name, weights in expected.items():
-        assert symbols[name].shape == (None, *weights.shape[1:])
-        np.testing.assert_allclose(
-            numpy(scores[name]), numpy(weights)[:, :, 4:], rtol=1e-4, atol=1e-5
-        )
-    assert (numpy(cache["index"]) == T).all()
-
-
 def test_a_decoding_step_is_a_model_that_saves(tmp_path):
-    block = TransformerBlock(HIDDEN, H, **DECODER, norm="rms", position="rotary")
-    block.build(X.shape, CONTEXT.shape)
+    block = made(**DECODER, norm="rms", position="rotary")
     made_of = {"cache": block.make_cache(B, T), "memory": block.cache_context(CONTEXT)}
     symbols = keras.tree.map_structure(
         lambda array: keras.Input(tuple(array.shape)[1:], dtype=array.dtype), made_of
@@ -169,16 +220,15 @@ def test_a_decoding_step_is_a_model_that_saves(tmp_path):
     assert found == given and tuple(outputs[0].shape) == (None, None, D)
     model = keras.Model([x, symbols["memory"], symbols["cache"]], outputs)
     model.save(tmp_path / "step.keras")
-    loaded = keras.saving.load_model(tmp_path / "step.keras")
     tensor = keras.ops.convert_to_tensor(X)
     expected = numpy(block(X, CONTEXT))
-    for step in (model, loaded):
+    for step in (model, keras.saving.load_model(tmp_path / "step.keras")):
         output, cache = step([tensor, made_of["memory"], made_of["cache"]])
         np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-4)
         assert (numpy(cache["index"]) == T).all()
 
 
-# Training
+# Training and files
 
 
 def test_dropout_is_on_each_branch():
@@ -213,3 +263,27 @@ def test_parts_have_one_name_and_files_the_first_one(tmp_path):
         file.visit(groups.append)
     assert any("/context_attention/query_dense/vars" in group for group in groups)
     assert not any("cross_attention" in group for group in groups)
+
+
+# Sets
+
+
+def test_a_block_without_self_attention_sees_the_context_alone():
+    block = made(cross_attention=True, self_attention=False)
+    seen = np.arange(S) != 2
+    given = {"context_mask": np.stack([seen, seen, ~seen])}
+    found, scores = block(X, CONTEXT, return_attention_scores=True, **given)
+    assert {name: tuple(s.shape) for name, s in scores.items()} == {"cross_attention": (B, H, T, S)}
+    close(numpy(block(X[:, :1], CONTEXT, **given)), numpy(found)[:, :1])
+    memory = block.cache_context(CONTEXT, given["context_mask"])
+    close(numpy(block(X, memory)), numpy(found))
+
+
+def test_inducing_points_attend_to_the_set_and_the_set_to_them():
+    layer = InducedSetAttentionBlock(HIDDEN, H, num_inducing_points=3)
+    layer(X)
+    randomized(layer)
+    points = np.repeat(numpy(layer._points.queries).reshape(1, 3, D), B, axis=0)
+    hidden = layer._to_points(points, X, context_mask=MASK)
+    expected = numpy(layer._to_elements(X, hidden)) * MASK[..., None]
+    close(numpy(layer(X, mask=MASK)), expected, 5e-5)
