@@ -1,9 +1,8 @@
 """Models that the translation example of 0.1.0 trained load for ever, and can be trained further.
 
-The classes are those of that example, made of the layers of today. TensorFlow wrote each file after
-three steps of training with dropout. `answers.npz` has a batch, and for each file the outputs and
-alignments of it, and the trainable weights one after another, in the order that the optimizer's
-state has.
+TensorFlow wrote each file after three steps of training with dropout. `answers.npz` has a batch,
+and for each file the outputs and alignments of it, and the trainable weights one after another, in
+the order that the optimizer's state has.
 """
 
 import tarfile
@@ -13,62 +12,14 @@ import keras
 import numpy as np
 import pytest
 
-translation = pytest.importorskip("examples.translation", reason="it needs the extra `translation`")
+pytest.importorskip(
+    "tests.examples.translation.former", reason="the example needs the extra `translation`"
+)
 
 # Python has filters since 3.11.4.
 FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
 ARCHIVE = Path(__file__).parent / "golden" / "0.1.0.tar.xz"
 STEPS = 3
-
-
-class Saved(keras.Model):
-    """A model with its parts in the order of such a file.
-
-    Args:
-        name: of the model.
-        needs: what 0.1.0 needed to load it.
-        **sizes: what `make` takes.
-    """
-
-    def __init__(self, name=None, needs=None, **sizes):
-        super().__init__(name=name)
-        self.sizes = sizes
-        self.made = self.make(**sizes)
-
-    def build(self, input_shape=None):
-        self.built = True
-
-    def call(self, inputs, training=False):
-        return self.made(inputs, training=training)
-
-    def get_config(self):
-        return {"name": self.name, **self.sizes}
-
-
-@keras.saving.register_keras_serializable(package="examples.translation")
-class Transformer(Saved):
-    """`translation.transformer`."""
-
-    def make(self, vocabulary_size, layers, dim, positions="sin-cos", **sizes):
-        made = translation.transformer(vocabulary_size, layers, dim, positions=positions, **sizes)
-        embeddings = made.decoder.embeddings
-        self.embedding, self.positions = embeddings.tokens, embeddings.positions
-        self.dropout = embeddings.dropout_layer
-        self.encoder, self.decoder = made.encoder.blocks, made.decoder.blocks
-        self.encoder_norm, self.decoder_norm = made.encoder.final_norm, made.decoder.final_norm
-        return made
-
-
-@keras.saving.register_keras_serializable(package="examples.translation")
-class Recurrent(Saved):
-    """`translation.recurrent`."""
-
-    def make(self, vocabulary_size, **sizes):
-        made = translation.recurrent(vocabulary_size, **sizes)
-        self.embedding, self.dropout, self.encoder, self.bridge, self.decoder, self.output_dense = (
-            map(made.get_layer, ("embedding", "dropout", "encoder", "bridge", "decoder", "output"))
-        )
-        return made
 
 
 @pytest.fixture(scope="module", name="folder")
