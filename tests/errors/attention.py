@@ -15,6 +15,7 @@ from tests.errors.calls import (
     X,
     Y,
     block,
+    built,
     decoder,
     ints,
     multi_head,
@@ -61,6 +62,7 @@ ROWS = {
     "with a cache.*: return_attention_scores": lambda: cached(
         layer=ka.LinearAttention(2, 4), return_attention_scores=True
     ),
+    "conv_kernel_size=1": lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=1),
     "Received: position='alibi'": lambda: ka.Retention(2, 4, position="alibi"),
     "a layer with position=<?XPos": lambda: ka.Retention(2, 4, position="xpos").make_cache(B),
     r"`decays` .*decays=\[0\.5\]": lambda: ka.Retention(2, 4, decays=[0.5]),
@@ -83,9 +85,10 @@ ROWS = {
     "position=Rotary, dim=4, rope_dim=2": lambda: ka.MultiHeadLatentAttention(
         2, 4, 2, 6, position=positions.Rotary(dim=4)
     ),
-    "does not accept `score`.*'cosine'": (
+    "does not accept `(score|position)`.*'(cosine|alibi)'": (
         TypeError,
         lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, score="cosine"),
+        lambda: ka.RelativePositionAttention(2, 4, 3, position="alibi"),
     ),
     "`value_dim` must be even.*value_dim=5": lambda: ka.DifferentialAttention(2, 4, 5),
     "score=Cosine": lambda: ka.Attention(2, 4, score="cosine", position=SHAW),
@@ -122,7 +125,11 @@ ROWS = {
     r"`query` .*query\.shape=\(3, 4\)": lambda: ka.Attention()(X[0], Y),
     "a list, and `value` or `key`": lambda: ka.Attention()([X, Y], Y),
     "a list of length 1": lambda: ka.Attention()([X]),
-    r"SelfAttention .*value\.shape=\(2, 5, 4\)": lambda: ka.SelfAttention()(X, Y),
+    r"takes one sequence.*value\.shape=\(2, 5, 4\)": (
+        ValueError,
+        lambda: ka.SelfAttention()(X, Y),
+        lambda: built(ka.GatedDeltaNet(2, 4))(X, Y),
+    ),
     "the same number of axes": lambda: ka.MultiHeadAttention(2, 4)(FOLDED, Y),
     r"attention_axes=\(2,\)": lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(X, Y),
     r"attention_axes=\(1, -3\)": lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, -3))(

@@ -63,7 +63,11 @@ ROWS = {
     # Searches
     "`step` must be a function .*'step'": (TypeError, lambda: greedy(step="step")),
     "max_tokens=0": lambda: greedy(max_tokens=0),
-    "`pad_token` must be integers.*0.0": (TypeError, lambda: greedy(pad_token=0.0)),
+    "`(pad_token|stop_tokens)` must be integers.*(0.0|True)": (
+        TypeError,
+        lambda: greedy(pad_token=0.0),
+        lambda: greedy(stop_tokens=(1, True)),
+    ),
     "`stop_tokens` .*stop_tokens=2": (TypeError, lambda: greedy(stop_tokens=2)),
     r"`stop_tokens` .*0 to 3.*\[4\]": lambda: greedy(stop_tokens=(1, 4)),
     "`tokens` .*dtype float": (TypeError, lambda: greedy(tokens=(0.0, 1.0))),
@@ -115,7 +119,11 @@ ROWS = {
     # Settings of a folder
     "method='sea": lambda: of_folder({}, "search"),
     r"`ignore` .*\['min_time'\]": lambda: of_folder({"max_time": 2.0}, ignore=["min_time"]),
-    r"generation_config\.json` must be an object.*\[\]": lambda: of_folder("[]"),
+    r"generation_config\.json` must be an object.*(\[\]|JSONDecodeError)": (
+        ValueError,
+        lambda: of_folder("[]"),
+        lambda: of_folder("{"),
+    ),
     "{'top_z': 3}": lambda: of_folder({"top_z": 3}),
     "'eos_token_id' .* or null.*'2'": lambda: of_folder({"eos_token_id": "2"}),
     r"'typical_p' .*\(None, 1.0\).*0.9": lambda: of_folder({"typical_p": 0.9}, "sample"),

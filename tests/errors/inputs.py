@@ -94,5 +94,6 @@ ROWS = {
     ),
     "`mask` .*float32 with the value -1000000000.0.*bias": lambda: attend(mask=ADDITIVE),
     "`attention_mask` .*value -1000000000.0": lambda: ka.Attention()(X, Y, attention_mask=ADDITIVE),
+    "`mask` .*value -1.0": lambda: block()(X, mask=-np.ones((B, T), "float32")),
     "int32 with the value 3": lambda: ka.Attention()(X, Y, value_mask=np.full((B, S), 3, "int32")),
 }

@@ -43,9 +43,9 @@ def translator():
     return ka.EncoderDecoder(ka.Encoder([block()], made), reader)
 
 
-def across():
+def across(**options):
     """A block that attends to a context alone."""
-    return block(cross_attention=True, self_attention=False)
+    return block(cross_attention=True, self_attention=False, **options)
 
 
 def longrope(**kwargs):
@@ -68,8 +68,10 @@ def typed():
 
 ROWS = {
     # Blocks
-    r"cross_attention=True, and \['position', 'causal'\]": lambda: block(
-        causal=True, cross_attention=True, self_attention=False, position="rotary"
+    r"cross_attention=(False, and \[\]|True, and \['position', 'causal'\])": (
+        ValueError,
+        lambda: block(self_attention=False),
+        lambda: across(causal=True, position="rotary"),
     ),
     "this block has self_attention=False": lambda: across()(X, X, segment_ids=IDS),
     "a block with self_attention=False": lambda: built(across(), X.shape, X.shape).make_cache(1, 4),
@@ -104,8 +106,16 @@ ROWS = {
     "tied=False, and a `table`": lambda: ka.Logits(8, tied=False)(X, zeros(8, 16)),
     r"`cache` .*\['dict'\], and 2 blocks": lambda: cached(2, 1),
     "`cache` .* and 1 blocks": lambda: cached(1, 2),
-    r"without `types`.*types\.shape=\(2, 3\)": lambda: embeddings()(IDS, IDS),
-    r"without.* types\.shape=\(2, 3\)": lambda: encoder(None)(X, IDS),
+    "`types` are given to a layer that was made without": (
+        ValueError,
+        lambda: embeddings()(IDS, IDS),
+        lambda: encoder()(SYMBOLS, SYMBOLS),
+    ),
+    "`types` are of `embeddings`": (
+        ValueError,
+        lambda: encoder(None)(X, IDS),
+        lambda: encoder(None)(keras.Input(X.shape[1:]), SYMBOLS),
+    ),
     "mask=4, key=3": (
         ValueError,
         lambda: encoder()(SYMBOLS, attention_mask=symbol(3, 4, dtype="bool")),

@@ -46,6 +46,8 @@ ROWS = {
         (2, 2), scaling="dynamic", original_max_length=4
     ),
     "`factor` requires `scaling`.*factor=2.0": lambda: positions.Rotary(factor=2.0),
+    "`factor` .*factor=0.5": lambda: positions.Rotary(scaling="linear", factor=0.5),
+    "above 2.*beta_fast=1": lambda: positions.Rotary(beta_fast=1, beta_slow=2),
     "original_max_length=None": lambda: positions.Rotary(scaling="yarn", factor=2.0),
     "Rotary rotates .*Received: 3": lambda: positions.Rotary(dim=3),
     "Rotary rotates .*Received: 5": lambda: over("rotary", key_dim=5),

@@ -49,7 +49,11 @@ ROWS = {
     r"sequences\.shape=\(2, 3, 4\), no memory": lambda: keras.layers.Bidirectional(
         ka.AttentionRNN(cell())
     )(X),
-    "take this layer: it sums over tokens": lambda: cell(ka.LinearAttention(2, 4)),
+    "take this layer: (it sums over tokens|its global tokens)": (
+        ValueError,
+        lambda: cell(ka.LinearAttention(2, 4)),
+        lambda: cell(ka.LongformerAttention(2, 4, 1)),
+    ),
     "cell=<AttentionCell": (TypeError, lambda: ka.AttentionCell(cell(), "dot")),
     r"attention=3 \(of type int\)": (TypeError, lambda: cell(3)),
     "normalization=Hard": lambda: cell(ka.Attention(normalization="hard")),

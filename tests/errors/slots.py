@@ -75,6 +75,7 @@ ROWS = {
     "Expected patterns.*'causal'": (TypeError, lambda: patterns.And([patterns.Causal(), "causal"])),
     "Or needs at least one": lambda: patterns.Or([]),
     "Expected a pattern.*'causal'": (TypeError, lambda: patterns.Not("causal")),
+    "at most 1073741823.*left=1": lambda: patterns.SlidingWindow(2**40, 0),
     "count=3, length=12": lambda: patterns.RandomBlocks(12, 4, 3),
     # Scores
     "Named must implement.*with none of them": (TypeError, Named),
@@ -94,7 +95,11 @@ ROWS = {
     "max_length=4.*Received: 5": lambda: ka.Attention(score=scores.Location(4))(X, Y),
     "keys up to 5": lambda: over(slots={"score": scores.Location(5)}, positions=[[0, 1, 5]]),
     # Normalizations and regularizers
-    "`alpha` .*alpha=1.0": lambda: normalizations.Entmax(1.0),
+    "`alpha` .*alpha=(1|2).0": (
+        ValueError,
+        lambda: normalizations.Entmax(1.0),
+        lambda: normalizations.AdaptiveEntmax(2.0),
+    ),
     "built=2, received=3": lambda: [
         over(num_heads=n, slots={"normalization": ADAPTIVE}) for n in (2, 3)
     ],

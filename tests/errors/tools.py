@@ -152,6 +152,11 @@ def saved_with(change):
         model.save(f"{folder}/model.h5")
 
 
+def train_the_query_alone(attention):
+    attention.trainable = False
+    attention.query_dense.trainable = True
+
+
 def mesh():
     return keras.distribution.DeviceMesh((1,), ["model"], ["cpu:0"])
 
@@ -159,6 +164,10 @@ def mesh():
 def parallel(**options):
     layouts = keras.distribution.LayoutMap(mesh())
     return distribution.SequenceParallel(layout_map=layouts, **options)
+
+
+def around(position):
+    return lambda: ops.ring_attend(*[zeros(1, 4, 2, 8)] * 3, "sequence", position=position)
 
 
 def html(scores, *tokens):
@@ -245,7 +254,11 @@ ROWS = {
         without("matplotlib.figure", lambda: visualization.plot_attention(np.ones((2, 2)))),
     ),
     # Adapters, and files of layers in which not all is trained
-    r"`.keras`.*\['.*kernel', .* of its part": lambda: saved_with(lambda x: enable_lora(x, 2)),
+    r"`.keras`.*\['.*'\] of its part '": (
+        ValueError,
+        lambda: saved_with(lambda attention: enable_lora(attention, 2)),
+        lambda: saved_with(train_the_query_alone),
+    ),
     "`.keras`.* with int8 of its part": lambda: saved_with(
         lambda attention: attention.query_dense.quantize("int8")
     ),
@@ -263,8 +276,10 @@ ROWS = {
     "b, built=False>, not built": lambda: distribution.layout_map(mesh(), block(name="b")),
     r"\['model'\].*sequence_dim_name='sequence'": parallel,
     "`method` .*'tree'": lambda: parallel(sequence_dim_name="model", method="tree"),
-    "sees the queries.*<CoPE": lambda: ops.ring_attend(
-        *[zeros(1, 4, 2, 8)] * 3, "sequence", position=ka.positions.CoPE(3)
+    "sees the queries.*<(CoPE|Rotary)": (
+        ValueError,
+        around(ka.positions.CoPE(3)),
+        around(ka.positions.Rotary(scaling="dynamic", factor=2.0, original_max_length=2)),
     ),
     "axis_name='sequence'": lambda: ops.ring_positions("sequence", 4),
     r"array\.shape=\(10,\), axis=0": lambda: ops.ring_order(zeros(10), 2, axis=0),
