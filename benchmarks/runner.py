@@ -207,23 +207,23 @@ def compare(description, names, rows, about=lambda options: {}, **flags):
 
 
 def turns(rows, options, **about):
-    """Reports rows, (name, what it is, our side, the other, the least speedup aimed at).
+    """Reports rows, (name, what it is, our side, the other).
 
     Sides are functions that do the work once.
     """
 
     def measured():
-        for name, work, ours, other, aim in rows:
+        for name, work, ours, other in rows:
             found = in_turns({"ours": ours, "other": other}, options.repeats, options.seconds)
             speedup = found["other"]["ms"] / found["ours"]["ms"]
-            yield {"name": name, "work": work, **found, "speedup": speedup, "aim": aim}
+            yield {"name": name, "work": work, **found, "speedup": speedup}
 
     def text(row):
         times = (f"{row[who]['ms']:.4g} ms" for who in ("ours", "other"))
-        cells = row["name"], row["work"], *times, f"{row['speedup']:.3g}", str(row["aim"])
+        cells = row["name"], row["work"], *times, f"{row['speedup']:.3g}"
         return f"| {' | '.join(cells)} |"
 
-    head = "| row | what | ours | other | other / ours | aim |\n|" + " --- |" * 6
+    head = "| row | what | ours | other | other / ours |\n|" + " --- |" * 5
     return report(measured(), options, text, head, **about)
 
 

@@ -46,13 +46,6 @@ def test_a_former_argument_is_the_present_one(case):
     assert getattr(made, new) == "other"
 
 
-@pytest.mark.parametrize("case", RENAMED)
-def test_both_names_of_an_argument_are_too_many(case):
-    make, old, new, value = RENAMED[case]
-    with pytest.raises(TypeError, match=f"takes `{new}`, whose former name is `{old}`"):
-        make(**{old: value, new: value})
-
-
 @keras.saving.register_keras_serializable(package="tests")
 class FormerArgument(LocalAttention):
     """Passes an argument on as 0.1.0 named it."""

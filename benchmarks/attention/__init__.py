@@ -15,16 +15,9 @@ KERAS_BACKEND names, and prints them as a Markdown table.
   sequence: of resident memory, or on a GPU of the memory in use there. GB are 10⁹ bytes. Compiling
   counts where the backend compiles anew for a new length. The milliseconds of these rows are those
   of that process, the two sides one after the other, not in turns: a rough guide.
-- Limit: what the row's matrix products would take at the rate of one large product of the same
-  dtype, measured just before the row. Each row's distance to it is "ours / limit". It counts
-  projections, scores and weighted sums; a training step as three times the forward pass; causal
-  attention as half; a window by the keys that it sees; padding as if it were real. Recomputing
-  scores in the backward pass, as a layer that saves memory must, is not counted, nor is reading
-  memory, which is what bounds decoding.
 
-Bars and aims are for TensorFlow on two cores of a CPU. On other backends and machines, the same
-rows are a report. Figures of a machine that others share are noisy: the JSON file has quartiles and
-CPU time beside each median, and a ratio near its bar wants a second run.
+Figures of a machine that others share are noisy: the JSON file has quartiles and CPU time beside
+each median.
 
 `--small` shrinks everything, and runs one row of each kind, only to see that it runs: its figures
 mean nothing. A GPU has rows of its own, of `benchmarks.gpu`.

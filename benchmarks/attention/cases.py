@@ -48,16 +48,6 @@ class Case:
         ]
         return ", ".join(part for part in parts if part)
 
-    def gflop(self, projections=4):
-        """Of the matrix products, in 10⁹ operations."""
-        tokens = self.batch * self.length
-        seen = self.length if self.window is None else min(self.length, 2 * self.window + 1)
-        seen = seen / 2 if self.causal else seen
-        if self.max_distance is not None:
-            seen += 2 * self.max_distance + 1
-        forward = 2 * projections * tokens * self.features**2 + 4 * tokens * seen * self.features
-        return forward * (3 if self.training else 1) / 1e9
-
 
 # `prepare(case)` gives a function that runs once, waits, and returns a tuple of arrays, the first
 # of which two sides that compute the same agree on.
@@ -72,11 +62,7 @@ class Row:
     work: str
     ours: tuple  # (contestant, case)
     other: tuple | None
-    gflop: float
-    bar: float | None = None
-    aim: float | None = None
     figure: str = "time"  # or "memory"
-    judged: str = "ratio"  # ours / other; or "GB", ours alone
     same: bool = True  # whether both compute the same
     heavy: bool = False  # whether the other is measured only on request
 

@@ -1,37 +1,16 @@
 """Time and memory of the rows."""
 
 import dataclasses
-import functools
 import gc
-import statistics
 
 import numpy as np
 
 from benchmarks import runner
-from benchmarks.attention.backends import compiled, gpu
-from benchmarks.attention.cases import Case
-from benchmarks.attention.contestants import NoWeights, ops
+from benchmarks.attention.backends import gpu
+from benchmarks.attention.contestants import ops
 from benchmarks.attention.rows import rows
 
 SHORT = 16  # the length that a process has run before its memory is measured
-
-
-@functools.cache
-def product(dtype, size):
-    """A function that multiplies two square matrices."""
-    x = np.random.default_rng(0).standard_normal((size, size), dtype="float32")
-    inputs = [ops.convert_to_tensor(x, dtype=dtype) for _ in range(2)]
-    layer = NoWeights(ops.matmul)
-    # Not by the layer's call, which would cast bfloat16 to the layer's float32.
-    return compiled(layer.function, layer, inputs, Case(1, size, size, 1, training=False))
-
-
-def rate(dtype, small):
-    """10⁹ operations a second of a large matrix product, as it goes now."""
-    size = 256 if small else 8192 if gpu() else 2048
-    run = product(dtype, size)
-    run()
-    return 2 * size**3 / statistics.median(runner.milliseconds(run, runner.ROUNDS)) / 1e6
 
 
 def measure_time(row, options):
@@ -95,15 +74,10 @@ def measure_memory(row, options):
 
 def measured(row, options):
     """A row as the report has it."""
-    speed = rate(row.dtype, options.small)
     found = (measure_time if row.figure == "time" else measure_memory)(row, options)
     gc.collect()
     ours, other = found.get("ours", {}), found.get("other", {})
     key = "ms" if row.figure == "time" else "GB"
-    ratio = ours[key] / other[key] if key in ours and other.get(key, 0) > 0 else None
-    limit = row.gflop / speed * 1000
-    judged = ratio if row.judged == "ratio" else ours.get("GB")
-    verdict = None if options.small else reached(judged, row.bar, row.aim)
     return {
         "name": row.name,
         "work": row.work,
@@ -111,21 +85,6 @@ def measured(row, options):
         "layer": row.ours[0].label,
         "against": row.other[0].label if row.other else None,
         **found,
-        "ratio": ratio,
-        "judged": row.judged,
-        "bar": row.bar,
-        "aim": row.aim,
-        "reached": "differs" if differs(found, row.dtype) else verdict,
-        "gflop": row.gflop,
-        "product_gflops": speed,
-        "limit_ms": limit,
-        "over_limit": ours["ms"] / limit if "ms" in ours else None,
+        "ratio": ours[key] / other[key] if key in ours and other.get(key, 0) > 0 else None,
+        "differs": differs(found, row.dtype),
     }
-
-
-def reached(judged, bar, aim):
-    if bar is None:
-        return None
-    if judged is None:
-        return "not measured"
-    return "aim" if aim is not None and judged <= aim else "bar" if judged <= bar else "missed"

@@ -1,18 +1,6 @@
 """Figures as a table and as a plot."""
 
-COLUMNS = (
-    "row",
-    "work",
-    "ours",
-    "other",
-    "ratio",
-    "bar",
-    "aim",
-    "reached",
-    "GFLOP",
-    "limit ms",
-    "ours / limit",
-)
+COLUMNS = ("row", "work", "ours", "other", "ours / other")
 
 
 def header():
@@ -31,29 +19,14 @@ def line(result):
         time_taken = f"{found['ms']:.4g} ms"
         return f"{found['GB']:.3f} GB, {time_taken}" if "GB" in found else time_taken
 
-    def number(value, unit=""):
-        return "" if value is None else f"{value:.3g}{unit}"
-
-    unit = " GB" if result["judged"] == "GB" else ""
-    cells = [
-        result["name"],
-        result["work"],
-        side("ours"),
-        side("other"),
-        number(result["ratio"]),
-        number(result["bar"], unit),
-        number(result["aim"], unit),
-        result["reached"] or "",
-        number(result["gflop"]),
-        number(result["limit_ms"]),
-        number(result["over_limit"]),
-    ]
+    ratio = "differs" if result["differs"] else result["ratio"] and f"{result['ratio']:.3g}"
+    cells = result["name"], result["work"], side("ours"), side("other"), ratio or ""
     return f"| {' | '.join(cells)} |"
 
 
 def failed(results):
     """Whether a side of ours failed, or two sides differ that should compute the same."""
-    return any("error" in row.get("ours", {}) or row["reached"] == "differs" for row in results)
+    return any("error" in row.get("ours", {}) or row["differs"] for row in results)
 
 
 def length_of(point):
@@ -73,9 +46,6 @@ def plot(report, path):
             shown = [(length_of(p), p[who][key]) for p in points if key in p.get(who, {})]
             if shown:
                 panel.plot(*zip(*shown, strict=True), "o-", label=name)
-        if key == "ms":
-            limit = [(length_of(p), p["limit_ms"]) for p in points]
-            panel.plot(*zip(*limit, strict=True), "k--", label="matrix products alone")
         panel.set(xscale="log", yscale="log", xlabel="T", ylabel=label)
         panel.set_xticks([*map(length_of, points)], [str(length_of(p)) for p in points])
         panel.minorticks_off()

@@ -42,7 +42,7 @@ def test_results_have_rows_each_on_a_line(path):
 
 def test_sides_take_turns(options, capsys):
     order = []
-    rows = [("row", "work", lambda: order.append("ours"), lambda: order.append("other"), 1.0)]
+    rows = [("row", "work", lambda: order.append("ours"), lambda: order.append("other"))]
     runner.turns(rows, options, about="this")
     (row,) = runner.read(options.output)["rows"]
     assert row["speedup"] == row["other"]["ms"] / row["ours"]["ms"]

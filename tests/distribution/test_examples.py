@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 
+from examples import imdb_classification as imdb
 from tests.examples.conftest import figures
-from tests.examples.imdb import runs as imdb
 
 TRANSLATES = all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu")))
 
@@ -17,16 +17,17 @@ shares = pytest.mark.skipif(BACKEND == "torch", reason="Keras has no distributio
 
 @pytest.mark.skipif(BACKEND != "torch", reason="Keras has distribution here")
 def test_pytorch_is_refused_before_anything_is_read(tmp_path, capsys):
-    assert imdb.main("--sample", "--devices", 2, "--output", tmp_path / "run") == 2
+    assert imdb.main(["--sample", "--devices", 2, "--output", tmp_path / "run"]) == 2
     assert "docs/scaling.md is on PyTorch" in capsys.readouterr().err
 
 
 @shares
 def test_imdb_classification(tmp_path, capsys):
-    options = ["--sample", "--limit", 90, "--epochs", 1, *imdb.TINY]
+    options = ["--sample", "--limit", 90, "--epochs", 1, "--model", "post"]
+    options += ["--vocabulary-size", 200, "--max-length", 12]
     for devices in (1, 2):
         output = tmp_path / str(devices)
-        assert imdb.main(*options, "--devices", devices, "--output", output) == 0
+        assert imdb.main([*options, "--devices", devices, "--output", output]) == 0
     one, two = (figures(tmp_path / str(devices))["epochs"][0] for devices in (1, 2))
     # The last batch is of reviews that the devices share, some of them twice.
     assert one["loss"] == pytest.approx(two["loss"], rel=0.02)

@@ -1,138 +1,138 @@
-"""What is raised by generation."""
+"""What is raised by generation, and by the settings for it in a folder of Hugging Face."""
+
+import json
+import pathlib
+import tempfile
 
 import keras
 import numpy as np
 
-from keras_attention import generation
+from keras_attention import convert, generation
 from keras_attention.generation import Constraints
-from tests.errors.calls import B, beam_search, greedy, sample, step_giving, zeros
+from tests.errors.calls import B, ints, zeros
 
+LOGITS = zeros(B, 4)
+
+
+def greedy(
+    logits=LOGITS, after=None, *, tokens=(0, 0), cache=(), memory=None, step=None, **options
+):
+    """A search by a step that returns these logits and this cache each time."""
+
+    def same(tokens, _):
+        return logits, cache if after is None else after
+
+    options = {"max_tokens": 2, **options}
+    return generation.greedy(step or same, np.array(tokens), cache, memory, **options)
+
+
+def sample(**options):
+    return generation.sample(lambda *_: (LOGITS, ()), [0, 0], (), max_tokens=2, **options)
+
+
+def beam_search(**options):
+    options = {"num_beams": 2, "max_tokens": 2, **options}
+    return generation.beam_search(lambda *_: (zeros(2 * B, 4), ()), [0, 0], (), **options)
+
+
+def of_folder(settings, method="greedy", ignore=()):
+    """The options of a folder with these settings, which may be text."""
+    with folder(settings, "gpt2") as path:
+        return convert.generation_options(path, method, ignore)
+
+
+def start_tokens(settings, model_type="whisper"):
+    with folder(settings, model_type) as path:
+        return convert.start_tokens(path)
+
+
+class folder(tempfile.TemporaryDirectory):
+    """A folder with settings for generation."""
+
+    def __init__(self, settings, model_type):
+        super().__init__()
+        path = pathlib.Path(self.name)
+        text = settings if isinstance(settings, str) else json.dumps(settings)
+        path.joinpath("config.json").write_text(json.dumps({"model_type": model_type}), "utf-8")
+        path.joinpath("generation_config.json").write_text(text, "utf-8")
+
+
+NO_REPEATS = Constraints(no_repeat_ngram_size=2)
+SPEECH = {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 5}, "task_to_id": {"translate": 6}}
 ROWS = {
-    # generation
-    r"`step` must be a function \(tokens, cache\) -> \(logits, cache\)\. Received: 'step'": (
+    # Searches
+    "`step` must be a function .*'step'": (TypeError, lambda: greedy(step="step")),
+    "max_tokens=0": lambda: greedy(max_tokens=0),
+    "`(pad_token|stop_tokens)` must be integers.*(0.0|True)": (
         TypeError,
-        lambda: greedy(step="step"),
-    ),
-    r"argument `max_tokens`, expected an integer of at least 1\. Received: max_tokens=0": lambda: (
-        greedy(max_tokens=0)
-    ),
-    r"`pad_token` must be integers\. Received: 0\.0": (TypeError, lambda: greedy(pad_token=0.0)),
-    r"`stop_tokens` must be a tuple of integers\. Received: stop_tokens=2": (
-        TypeError,
-        lambda: greedy(stop_tokens=2),
-    ),
-    r"`stop_tokens` must be integers\. Received: True": (
-        TypeError,
+        lambda: greedy(pad_token=0.0),
         lambda: greedy(stop_tokens=(1, True)),
     ),
-    r"`stop_tokens` must be tokens of the vocabulary, 0 to 3\. Received: \[4\]": lambda: greedy(
-        stop_tokens=(1, 4)
+    "`stop_tokens` .*stop_tokens=2": (TypeError, lambda: greedy(stop_tokens=2)),
+    r"`stop_tokens` .*0 to 3.*\[4\]": lambda: greedy(stop_tokens=(1, 4)),
+    "`tokens` .*dtype float": (TypeError, lambda: greedy(tokens=(0.0, 1.0))),
+    r"`tokens` .*tokens\.shape=\(2, 2\)": lambda: greedy(tokens=((0, 1), (0, 1))),
+    "`cache` must have rows.*a scalar": lambda: greedy(cache={"index": zeros()}),
+    "tokens=2, memory=3": lambda: greedy(memory=[zeros(3, 4)]),
+    r"\(logits, cache\). Received: \w+(\n|$)": lambda: greedy(step=lambda *_: LOGITS),
+    r"\(2, V\).*shape=\(2, 1, 4\)": lambda: greedy(zeros(B, 1, 4)),
+    "floats.* dtype=int32": lambda: greedy(ints(B, 4)),
+    "the structure .*another": lambda: greedy(after={"b": zeros(B)}, cache={"a": zeros(B)}),
+    r"\(\(2, 1\), 'float32'\).*\(\(2, 2\), 'float32'\)": lambda: greedy(
+        after=zeros(B, 2), cache=zeros(B, 1)
     ),
-    r"`tokens` must be integers\. Received: dtype float": (
-        TypeError,
-        lambda: greedy(tokens=(0.0, 1.0)),
-    ),
-    r"`tokens` must be \(B,\), the last given token.* Received: tokens\.shape=\(2, 2\)": lambda: (
-        greedy(tokens=((0, 1), (0, 1)))
-    ),
-    r"Every tensor of `cache` must have rows on axis 0\. Received a scalar": lambda: greedy(
-        cache={"index": zeros()}
-    ),
-    r"Rows of `tokens` and of every tensor of `memory` must be equal\. "
-    r"Received: tokens=2, memory=3": lambda: greedy(memory=[zeros(3, 4)]),
-    r"`step` must return \(logits, cache\)\. Received: \w+(\n|$)": lambda: greedy(
-        step=lambda tokens, cache: zeros(B, 4)
-    ),
-    r"`step` must return logits \(R, V\).*here \(2, V\)\. Received: shape=\(2, 1, 4\)": lambda: (
-        greedy(step=step_giving(zeros(B, 1, 4)))
-    ),
-    r"`step` must return logits \(R, V\), floats.* dtype=int32": lambda: greedy(
-        step=step_giving(zeros(B, 4, dtype="int32"))
-    ),
-    r"`step` must return a cache of the structure that it was given\. "
-    r"Received another: ": lambda: greedy(
-        step=step_giving(zeros(B, 4), {"b": zeros(B)}), cache={"a": zeros(B)}
-    ),
-    r"`step` must return a cache of the shapes and dtypes.*"
-    r"\(\(2, 1\), 'float32'\)\. Received: \(\(2, 2\), 'float32'\)": lambda: greedy(
-        step=step_giving(zeros(B, 4), zeros(B, 2)), cache=zeros(B, 1)
-    ),
-    r"`temperature` must be a finite number above 0\. Received: temperature=0": lambda: sample(
-        temperature=0
-    ),
-    r"`repetition_penalty` must be a finite number above 0\. ": lambda: sample(
-        repetition_penalty=0.0
-    ),
-    r"`top_p` must be None or a number in \(0, 1\]\. Received: top_p=1\.1": lambda: sample(
-        top_p=1.1
-    ),
-    r"`step` must return logits without NaN and \+inf\. Received such logits: a cache": lambda: (
-        greedy(step=step_giving(zeros(B, 4) + np.nan, zeros(B, 1)), cache=zeros(B, 1))
-    ),
-    r"`num_return` must be at most `num_beams`\. Received: num_return=3, num_beams=2": lambda: (
-        beam_search(num_return=3)
-    ),
-    r"`length_penalty` must be a finite number of at least 0\. "
-    r"Received: length_penalty=-0\.5": lambda: beam_search(length_penalty=-0.5),
-    r"`length_penalty` must be a number whose .* "
-    r"Received: length_penalty=1000000\.0, max_tok": lambda: beam_search(length_penalty=1e6),
-    r"`length_rule` must be one of \('wu', 'power'\)\. Received: length_rule='mean'": lambda: (
-        beam_search(length_rule="mean")
-    ),
-    r"`stopping` must be one of \('exact', 'first', 'estimate'\)\. "
-    r"Received: stopping=True": lambda: beam_search(stopping=True),
-    r"`constraints` must be None or a `generation\.Constraints`\. Received: {'min_tokens': 2}": (
-        TypeError,
-        lambda: greedy(constraints={"min_tokens": 2}),
-    ),
-    r"`prompt` must be the text \(B, T\).* for `sequence_bias` or `bad_words` of several "
-    r"tokens, `no_repeat_ngram_size`\. Received: prompt=None": lambda: greedy(
-        constraints=Constraints(no_repeat_ngram_size=2, bad_words=[(1, 2)])
-    ),
-    r"`prompt` must be integers \(B, T\),.* Received: prompt\.shape=\(2,\), dtype int": lambda: (
-        greedy(constraints=Constraints(no_repeat_ngram_size=2), prompt=[1, 0])
-    ),
-    r"Rows of `tokens` and of .* `prompt` must be equal\. Received: tokens=2, prompt=1": lambda: (
-        greedy(constraints=Constraints(no_repeat_ngram_size=2), prompt=[[1, 0]])
-    ),
-    r"`constraints` must have tokens of the vocabulary, 0 to 3\. Received: \[4, 9\]": lambda: (
-        greedy(constraints=Constraints(suppress_tokens=[1, 4], forced_last_token=9))
-    ),
-    r"`suppress_tokens` must be a tuple of tokens\. Received: 3": (
-        TypeError,
-        lambda: Constraints(suppress_tokens=3),
-    ),
-    r"`bad_words` must be a tuple of tokens\. Received: 3": (
-        TypeError,
-        lambda: Constraints(bad_words=[3]),
-    ),
-    r"`bad_words` must have sequences of at least one token\. "
-    r"Received: \[\(1, 2\), \(\)\]": lambda: Constraints(bad_words=[(1, 2), ()]),
-    r"`forced_first_token` must have tokens, which are integers\. Received: 'de'": (
-        TypeError,
-        lambda: Constraints(forced_first_token="de"),
-    ),
-    r"`begin_suppress_tokens` must have tokens of at least 0\. Received: -1": lambda: Constraints(
-        begin_suppress_tokens=(1, -1)
-    ),
-    r"`sequence_bias` must be a dictionary from tuples of tokens to numbers\. Received: \[\(": (
-        TypeError,
-        lambda: Constraints(sequence_bias=[((1, 2), 0.5)]),
-    ),
-    r"`sequence_bias` must be a finite number\. Received: sequence_bias=nan": lambda: Constraints(
-        sequence_bias={(1, 2): float("nan")}
-    ),
-    r"`repetition_penalty` must be a finite number above 0\. "
-    r"Received: repetition_penalty=0": lambda: Constraints(repetition_penalty=0),
-    r"`function` must be a function of arrays\. Received: None": (
+    r"NaN and \+inf.*: a cache": lambda: greedy(LOGITS + np.nan, cache=zeros(B, 1)),
+    "temperature=0": lambda: sample(temperature=0),
+    "repetition_penalty=0.0": lambda: sample(repetition_penalty=0.0),
+    "`top_p` .*top_p=1.1": lambda: sample(top_p=1.1),
+    "`top_k`.*top_k=-1": lambda: sample(top_k=-1),
+    "`num_beams`.*num_beams=-1": lambda: beam_search(num_beams=-1),
+    "`num_return`.*num_return=-1": lambda: beam_search(num_return=-1),
+    "num_return=3, num_beams=2": lambda: beam_search(num_return=3),
+    "length_penalty=-0.5": lambda: beam_search(length_penalty=-0.5),
+    "length_penalty=1000000.0, max_tok": lambda: beam_search(length_penalty=1e6),
+    "length_rule='mean'": lambda: beam_search(length_rule="mean"),
+    "stopping=True": lambda: beam_search(stopping=True),
+    "`function` must be a function.*None": (
         TypeError,
         lambda: generation.compiled(None, keras.layers.Dense(1)),
     ),
-    r"`layer` must be a Keras layer or model\. Received: 'dense'": (
-        TypeError,
-        lambda: generation.compiled(print, "dense"),
+    "`layer` .*'dense'": (TypeError, lambda: generation.compiled(print, "dense")),
+    "`layer` .*, not built": lambda: generation.compiled(print, keras.layers.Dense(1)),
+    # Constraints
+    "`constraints` .*{'min_tokens': 2}": (TypeError, lambda: greedy(constraints={"min_tokens": 2})),
+    "`prompt` .*`bad_words` .*, `no_repeat_ngram_size`.*prompt=None": lambda: greedy(
+        constraints=Constraints(no_repeat_ngram_size=2, bad_words=[(1, 2)])
     ),
-    r"`layer` must be built, so that its variables exist\. .*, not built": lambda: (
-        generation.compiled(print, keras.layers.Dense(1))
+    r"prompt\.shape=\(2,\), dtype int": lambda: greedy(constraints=NO_REPEATS, prompt=[1, 0]),
+    "tokens=2, prompt=1": lambda: greedy(constraints=NO_REPEATS, prompt=[[1, 0]]),
+    r"0 to 3.*\[4, 9\]": lambda: greedy(
+        constraints=Constraints(suppress_tokens=[1, 4], forced_last_token=9)
     ),
+    "`bad_words` .*3": (TypeError, lambda: Constraints(bad_words=[3])),
+    r"`bad_words` .*\[\(1, 2\), \(\)\]": lambda: Constraints(bad_words=[(1, 2), ()]),
+    "`forced_first_token` .*'de'": (TypeError, lambda: Constraints(forced_first_token="de")),
+    "`begin_suppress_tokens` .*-1": lambda: Constraints(begin_suppress_tokens=(1, -1)),
+    r"`sequence_bias` .*\[\(": (TypeError, lambda: Constraints(sequence_bias=[((1, 2), 0.5)])),
+    "sequence_bias=nan": lambda: Constraints(sequence_bias={(1, 2): float("nan")}),
+    "repetition_penalty=0$": lambda: Constraints(repetition_penalty=0),
+    # Settings of a folder
+    "method='sea": lambda: of_folder({}, "search"),
+    r"`ignore` .*\['min_time'\]": lambda: of_folder({"max_time": 2.0}, ignore=["min_time"]),
+    r"generation_config\.json` must be an object.*(\[\]|JSONDecodeError)": (
+        ValueError,
+        lambda: of_folder("[]"),
+        lambda: of_folder("{"),
+    ),
+    "{'top_z': 3}": lambda: of_folder({"top_z": 3}),
+    "'eos_token_id' .* or null.*'2'": lambda: of_folder({"eos_token_id": "2"}),
+    r"'typical_p' .*\(None, 1.0\).*0.9": lambda: of_folder({"typical_p": 0.9}, "sample"),
+    "'min_length' .*'min_new_tokens'.*9": lambda: of_folder({"min_length": 9}),
+    r"'sequence_bias' .*\[\[3, 0.5\]\]": lambda: of_folder({"sequence_bias": [[3, 0.5]]}),
+    "`folder` .*model_type='gpt2'": lambda: start_tokens({"bos_token_id": 1}, "gpt2"),
+    "'decoder_start_token_id' .*neither": lambda: start_tokens({"eos_token_id": 1}, "t5"),
+    r"'forced_decoder_ids' .*\[\[1, 5\]": lambda: start_tokens(
+        {**SPEECH, "forced_decoder_ids": [[1, 5], [3, 6]]}
+    ),
+    r"the language and the task.*\[None, None\]": lambda: start_tokens(SPEECH),
 }

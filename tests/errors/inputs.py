@@ -1,156 +1,99 @@
-"""What is raised for shapes, counts, masks and slots as they are given."""
+"""What is raised for the shapes, sizes, types and masks of inputs, and for files."""
+
+import tempfile
 
 import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import convert, normalizations, ops, patterns, positions
-from tests.errors.calls import ADDITIVE, B, D, S, T, Unbegun, X, Y, built_attention, heads, nested
+from keras_attention import convert, patterns
+from tests.errors.calls import B, D, S, T, X, Y, attend, block, built, over, symbol, true, zeros
+
+ADDITIVE = np.where(np.eye(T, S) > 0, 0.0, -1e9).astype("float32")
+
+
+class Careless(keras.Model):
+    """A model whose `build` does not build what is in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = ka.SelfAttention(2, 4, name="inner")
+
+    def build(self, shape):
+        self.built = True
+
+    def call(self, x):
+        return self.inner(x)
+
+
+def load_unbuilt():
+    """The weights of a model loaded into another that has none yet."""
+    saved, other = Careless(), built(Careless())
+    saved(X)
+    with tempfile.TemporaryDirectory() as folder:
+        saved.save_weights(f"{folder}/model.weights.h5")
+        other.load_weights(f"{folder}/model.weights.h5")
+
+
+def of_others(query=(B, T, D), value=(B, S, 6), key=(B, S, D)):
+    """A call of a layer that was built for a value of 6 features and a key of 4."""
+    layer = built(ka.MultiHeadAttention(2, 4), (B, T, D), (B, S, 6), (B, S, D))
+    return layer(zeros(*query), zeros(*value), zeros(*key))
+
+
+def nested(pattern, times):
+    for _ in range(times):
+        pattern = ~pattern
+    return pattern
+
 
 ROWS = {
-    r"nested 100 deep\. Received: Not": lambda: nested(patterns.Causal(), 101),
-    r"`query` would have more than 1099511627776 elements.*shape \(4, 1000000000, "
-    r"1000000000\)": lambda: ka.MultiHeadAttention(10**9, 10**9).build((B, T, D)),
-    r"`max_distance` must be at most 1048576.*Received: max_distance=1048577": lambda: (
-        positions.RelativeBias(32, 2**20 + 1)
+    "nested 100 deep. Received: Not": lambda: nested(patterns.Causal(), 101),
+    r"1099511627776 elements.*\(4, 1000000000, 1000000000\)": lambda: built(
+        ka.MultiHeadAttention(10**9, 10**9)
     ),
-    # convert: all of what it refuses is in convert/test_refused.py
-    r"Cannot convert a keras Dense named 'dense.*': expected one of keras: "
-    r"AdditiveAttention": lambda: convert.from_keras(keras.layers.Dense(2)),
-    # shapes
-    r"`query` must have 4 axes, \(B, T, H, K\)\. Received: query\.shape=\(2, 3, 4\)": lambda: (
-        ops.attend(*heads((B, T, D), (B, S, 2, D), (B, S, 2, D)))
+    # All of what is refused is in convert/test_refused.py.
+    "Cannot convert a keras Dense": lambda: convert.from_keras(keras.layers.Dense(2)),
+    r"inputs\.shape=\(2, \d, 4\)": lambda: ka.ScaledEmbedding(10, 6)(X, reverse=True),
+    r"`value` and `key`, except the last.*\(2, 5, 4\).*\(2, 3, 4\)": lambda: ka.Attention()(
+        X, Y, X
     ),
-    r"`key` must have 4 axes, \(B, S, G, K\)\. Received: key\.shape=\(5, 2, 4\)": lambda: (
-        ops.attend(*heads((B, T, 2, D), (S, 2, D), (B, S, 2, D)))
-    ),
-    r"`value` must have 4 axes, \(B, S, G, V\)\. "
-    r"Received: value\.shape=\(2, 5, 2, 4, 1\)": lambda: ops.attend(
-        *heads((B, T, 2, D), (B, S, 2, D), (B, S, 2, D, 1))
-    ),
-    r"Batch sizes must be equal\. Received: query=3, key=2, value=2": lambda: ops.attend(
-        *heads((3, T, 2, D), (B, S, 2, D), (B, S, 2, D))
-    ),
-    r"Lengths of key and value must be equal\. Received: key=5, value=4": lambda: ops.attend(
-        *heads((B, T, 2, D), (B, S, 2, D), (B, 4, 2, D))
-    ),
-    r"Numbers of heads must be equal\. Received: key=1, value=2": lambda: ops.attend(
-        *heads((B, T, 2, D), (B, S, 1, D), (B, S, 2, D))
-    ),
-    r"Heads of `key` must be as many as those of `query`, or divide them.*query=3, "
-    r"key=2": lambda: ops.attend(*heads((B, T, 3, D), (B, S, 2, D), (B, S, 2, D))),
-    r"features that ScaledDot compares must be equal\. Received: query=3, key=4": lambda: (
-        ops.attend(*heads((B, T, 2, 3), (B, S, 2, D), (B, S, 2, D)))
-    ),
-    r"argument `num_heads`, expected an integer of at least 1\. Received: num_heads=0": lambda: (
-        ka.Attention(num_heads=0, key_dim=4)
-    ),
-    r"argument `left`, expected an integer of at most 1073741823\. Received: left=1\d+": lambda: (
-        patterns.SlidingWindow(2**40, 0)
-    ),
-    r"`query_positions` must be within int32, from -2147483648 to 2147483647\. "
-    r"Received: 1099511627776": lambda: ops.attend(
-        *heads(), query_positions=np.array([0, 1, 2**40])
-    ),
-    r"`inputs` must be vectors \(\.\.\., 6\) with `reverse=True`\..*"
-    r"Received: inputs\.shape=\(2, \d, 4\)": lambda: ka.ScaledEmbedding(10, 6)(X, reverse=True),
-    r"`dropout` must be a number in \[0, 1\)\. Received: dropout=1": lambda: ka.TransformerBlock(
-        8, 2, dropout=1
-    ),
-    r"`dropout` must be a number in \[0, 1\)\. Received: dropout='0\.1'": lambda: ops.attend(
-        *heads(), dropout="0.1"
-    ),
-    r"All dimensions of `value` and `key`, except the last.*"
-    r"value_shape=\(2, 5, 4\) and key_shape=\(2, 3, 4\)": lambda: ka.Attention()(X, Y, X),
-    r"Lengths of `query` and its mask must be equal\. Received: query=3, query_mask=4": lambda: (
-        ka.Attention()(X, Y, query_mask=np.ones((B, T + 1), bool))
-    ),
-    r"`value_mask` must have 2 axes, \(batch, positions\)\.": lambda: ka.Attention()(
-        X, Y, value_mask=np.ones((S,), bool)
-    ),
-    r"TransformerBlock takes dense tensors\. Pass each tensor of a dict.*Received: a dict": (
-        TypeError,
-        lambda: ka.TransformerBlock(8, 2)({"x": X}),
-    ),
-    r"MultiHeadAttention has no `query_dense` yet\. Call it once, or build.*an unbuilt": (
-        AttributeError,
-        lambda: ka.MultiHeadAttention(2, 4).query_dense,
-    ),
-    r"`dtype_policy` of a layer made of others.*'int8_from_float32', "
-    r"quantization_mode \['int8": lambda: setattr(
+    "TransformerBlock takes dense tensors.*a dict": (TypeError, lambda: block()({"x": X})),
+    "no `query_dense` yet": (AttributeError, lambda: ka.MultiHeadAttention(2, 4).query_dense),
+    "`dtype_policy` .*'int8_from_float32'": lambda: setattr(
         ka.FeedForward(8), "dtype_policy", "int8_from_float32"
     ),
-    r"MultiHeadAttention takes no `key_padding_mask`\. Its masks are `query_mask` \(B, T\) and "
-    r"`value_mask` \(B, S\) for padding, .*True = attend\. Received: key_padding_mask of type": (
-        TypeError,
-        lambda: ka.MultiHeadAttention(2, 4)(X, X, key_padding_mask=np.ones((B, T), bool)),
+    r"`query` .*query\.shape=\(2, 3, 2\)": lambda: of_others(query=(B, T, 2)),
+    r"3 axes, as when .*query\.shape=\(2, 3, 1, 4\)": lambda: of_others(
+        (B, T, 1, D), (B, S, 1, 6), (B, S, 1, D)
     ),
-    r"TransformerBlock takes no `padding_mask`\. Its masks are `mask` \(B, T\) and ": (
-        TypeError,
-        lambda: ka.TransformerBlock(8, 2)(X, padding_mask=np.ones((B, T), bool)),
+    "`key` .*the order of inputs is query, value, key": lambda: of_others(
+        (B, T, D), (B, S, D), (B, S, 6)
     ),
-    r"`mask` must be the padding \(B, T\) of one sequence .*"
-    r"Received: a `value` beside it": (
+    "weights of 'inner'.*an unbuilt SelfAttention": load_unbuilt,
+    # Masks
+    "query=3, query_mask=4": lambda: ka.Attention()(X, Y, query_mask=true(B, T + 1)),
+    "`value_mask` must have 2 axes": lambda: ka.Attention()(X, Y, value_mask=true(S)),
+    r"takes no `key_padding_mask`.* `query_mask` \(B, T\) and": (
+        TypeError,
+        lambda: ka.MultiHeadAttention(2, 4)(X, X, key_padding_mask=true(B, T)),
+    ),
+    "a `value` beside it": (
         ValueError,
-        lambda: ka.Attention()(X, Y, mask=np.ones((B, S), bool)),
-        lambda: ka.Attention()(
-            keras.Input((T, D)), keras.Input((S, D)), mask=keras.Input((S,), dtype="bool")
-        ),
+        lambda: ka.Attention()(X, Y, mask=true(B, S)),
+        lambda: ka.Attention()(symbol(T, D), symbol(S, D), mask=symbol(S, dtype="bool")),
     ),
-    r"`mask` must be .*a list of masks for a list.*Received: a list and a mask of type": lambda: (
-        ka.Attention()([X, Y], mask=np.ones((B, S), bool))
+    "a list and a mask of type": lambda: ka.Attention()([X, Y], mask=true(B, S)),
+    r"as `attention_mask`.*mask\.shape=\(2, 3, 3\)": lambda: over(mask=true(B, T, T)),
+    r"here 3 queries.*attention_mask\.shape=\(2, 5\)": lambda: ka.MultiHeadAttention(2, 4)(
+        X, Y, attention_mask=true(B, S)
     ),
-    r"`mask` must be .*of pairs, .*as `attention_mask`\. "
-    r"Received: mask\.shape=\(2, 3, 3\)": lambda: ka.SelfAttention(2, 4)(
-        X, mask=np.ones((B, T, T), bool)
-    ),
-    r"An `attention_mask` of two axes is \(T, S\), here 3 queries, and the same for all rows\. "
-    r"Pass padding, \(B, S\) or \(B, T\), as `value_mask` or `query_mask`\. "
-    r"Received: attention_mask\.shape=\(2, 5\)": lambda: ka.MultiHeadAttention(2, 4)(
-        X, Y, attention_mask=np.ones((B, S), bool)
-    ),
-    r"`query` must have 4 features, as when the layer was built\. "
-    r"Received: query\.shape=\(2, 3, 2\)": lambda: built_attention(query=X[..., :2]),
-    r"`query` must have 3 axes, as when the layer was built\. "
-    r"Received: query\.shape=\(2, 3, 1, 4\)": lambda: built_attention(
-        *(np.zeros(shape, "float32") for shape in ((B, T, 1, D), (B, S, 1, 6), (B, S, 1, 4)))
-    ),
-    r"`key` must have 4 features, .*the order of inputs is query, value, key": lambda: (
-        built_attention(value=Y, key=np.zeros((B, S, 6), "float32"))
-    ),
-    # saving: the slots
-    r"Unknown score 'dots'\. Expected one of \['additive', .*\].* subclass of Score": lambda: (
-        ka.Attention(score="dots")
-    ),
-    r"Unknown normalization 'softmin'\. Expected one of \['adaptive_entmax', ": lambda: (
-        ka.AttentionPooling(normalization="softmin")
-    ),
-    r"Unknown pattern 'casual'\. Expected one of \['causal'\]": lambda: ka.TransformerBlock(
-        8, 2, pattern="casual"
-    ),
-    r"Unknown position 'sideways'\.": lambda: ka.Attention(position="sideways"),
-    r"The score is a Keras layer: `Unbegun.__init__` must begin with "
-    r"`super\(\)\.__init__\(\*\*kwargs\)`": (TypeError, lambda: ka.Attention(score=Unbegun(2))),
-    r"`pattern` must be .* Received: Softmax\(\) \(of type Softmax\)": (
+    "dtype float32.*dtype='bool'": (
         TypeError,
-        lambda: patterns.get(keras.saving.serialize_keras_object(normalizations.Softmax())),
+        lambda: ka.Attention()(symbol(T, D), symbol(S, D), attention_mask=symbol(T, S)),
     ),
-    # masks
-    r"`attention_mask` must be boolean, True = attend\. Received dtype float32.*dtype='bool'": (
-        TypeError,
-        lambda: ka.Attention()(
-            keras.Input((T, D)), keras.Input((S, D)), attention_mask=keras.Input((T, S))
-        ),
-    ),
-    r"`mask` must be boolean, .*Received dtype float32 with the value "
-    r"-1000000000\.0.*bias": lambda: ops.attend(*heads(), mask=ADDITIVE),
-    r"`attention_mask` must be boolean, .*with the value -1000000000\.0": lambda: ka.Attention()(
-        X, Y, attention_mask=ADDITIVE
-    ),
-    r"`value_mask` must be boolean, .*Received dtype int32 with the value 3": lambda: (
-        ka.Attention()(X, Y, value_mask=np.array([[3, 1, 0, 0, 0]] * B, "int32"))
-    ),
-    r"`mask` must be boolean, .*with the value -1000000000\.0": lambda: ka.TransformerBlock(
-        8, 2, kernel_initializer="zeros"
-    )(X, mask=np.array([[0.0, 0.0, -1e9]] * B)),
+    "`mask` .*float32 with the value -1000000000.0.*bias": lambda: attend(mask=ADDITIVE),
+    "`attention_mask` .*value -1000000000.0": lambda: ka.Attention()(X, Y, attention_mask=ADDITIVE),
+    "`mask` .*value -1.0": lambda: block()(X, mask=-np.ones((B, T), "float32")),
+    "int32 with the value 3": lambda: ka.Attention()(X, Y, value_mask=np.full((B, S), 3, "int32")),
 }

@@ -1,8 +1,8 @@
 """What the examples share: the command line, the folder of a run, resuming, texts, devices."""
 
 import argparse
+import contextlib
 import gzip
-import json
 from pathlib import Path
 
 import keras
@@ -11,6 +11,7 @@ import pytest
 
 from examples import shared, texts, training
 from examples.shared import Run, UsageError
+from tests.examples.conftest import figures
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "examples.test"
@@ -93,7 +94,7 @@ def test_settings_are_those_of_the_run(tmp_path):
         run.begin({"sizes": (1, 2)}, source="sample")
         run.finish_epoch(loss=1.0)
         run.finish(accuracy=0.5)
-    said = json.loads((run.path / "figures.json").read_text())
+    said = figures(run.path)
     assert said["settings"] == {"seed": 0, "sizes": [1, 2]} and said["epochs"] == [{"loss": 1.0}]
     assert said["source"] == "sample" and said["accuracy"] == 0.5 and said["finished"]
     assert {"keras", "python", "numpy", "keras_attention"} < set(said["versions"])
@@ -128,48 +129,30 @@ def test_one_run_a_folder(tmp_path):
         other.begin()
 
 
-def a_file(path):
-    path.write_text("mine")
-
-
-def below_a_file(path):
-    path.parent.write_text("mine")
-
-
-def foreign_files(path):
-    path.mkdir()
-    (path / "thesis.tex").write_text("mine")
-
-
-def figures(text):
-    def write(path):
-        path.mkdir()
-        (path / "figures.json").write_text(text)
-
-    return write
-
-
 @pytest.mark.parametrize(
-    ("occupy", "message"),
+    ("place", "file", "text", "message"),
     [
-        (a_file, "is a file"),
-        (below_a_file, "Not a directory"),
-        (foreign_files, "is not a run of examples.test: it holds thesis.tex"),
-        (figures('{"program": "other"}'), "is damaged, or of another program"),
-        (figures('{"program": "exam'), "is damaged, or of another program"),
-        (figures("7"), "is damaged, or of another program"),
-        (figures('{"program": "examples.test"}'), "is damaged, or of another program"),
+        ("runs", "runs", "mine", "is a file"),
+        ("runs/run", "runs", "mine", "Not a directory"),
+        ("runs", "runs/thesis.tex", "mine", "is not a run of examples.test: it holds thesis.tex"),
+        *(
+            ("runs", "runs/figures.json", text, "is damaged, or of another program")
+            for text in (
+                '{"program": "other"}',
+                '{"program": "exam',
+                "7",
+                f'{{"program": "{PROGRAM}"}}',
+            )
+        ),
     ],
 )
-def test_what_is_there_is_left_alone(tmp_path, occupy, message):
-    path = tmp_path / "runs"
-    if occupy is below_a_file:
-        path = path / "run"
-    occupy(path)
-    before = contents(path)
+def test_what_is_there_is_left_alone(tmp_path, place, file, text, message):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    before = contents(tmp_path / "runs")
     with pytest.raises((UsageError, OSError), match=message):
-        Run(path, PROGRAM, {}).begin()
-    assert contents(path) == before
+        Run(tmp_path / place, PROGRAM, {}).begin()
+    assert contents(tmp_path / "runs") == before and (tmp_path / file).read_text() == text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -223,14 +206,32 @@ def train(path, epochs=3, adapters=False):
 
 
 def losses(path):
-    return [e["loss"] for e in json.loads((path / "figures.json").read_text())["epochs"]]
+    return [epoch["loss"] for epoch in figures(path)["epochs"]]
+
+
+@contextlib.contextmanager
+def interrupted(epochs):
+    """Runs end by Ctrl-C after so many epochs.
+
+    That is the worst moment: the backup of the next epoch is there, and its figures are not.
+    """
+    finish_epoch = Run.finish_epoch
+
+    def interrupt(run, **figures):
+        if len(run.epochs) == epochs:
+            raise KeyboardInterrupt
+        finish_epoch(run, **figures)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Run, "finish_epoch", interrupt)
+        yield
 
 
 @pytest.mark.parametrize("adapters", [False, True])
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, interrupted, capsys):
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, capsys):
     whole = train(tmp_path / "whole", adapters=adapters)
     assert len(set(losses(tmp_path / "whole"))) == 3
-    with interrupted(2), pytest.raises(KeyboardInterrupt):
+    with interrupted(2):
         train(tmp_path / "run", adapters=adapters)
     assert losses(tmp_path / "run") == losses(tmp_path / "whole")[:2]
     capsys.readouterr()

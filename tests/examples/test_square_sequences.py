@@ -8,26 +8,6 @@ from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
 from tests.examples.conftest import figures
 
-FILES = {
-    "alignments.png",
-    "figures.json",
-    "squares.png",
-    "with_attention.keras",
-    "without_attention.keras",
-}
-
-
-def main(*arguments):
-    return square_sequences.main([str(argument) for argument in arguments])
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    output = tmp_path_factory.mktemp("runs") / "squares"
-    assert main("--small", "--output", output) == 0
-    return output
-
-
 # Data
 
 
@@ -96,9 +76,13 @@ def test_a_coin_decides_what_the_decoder_reads(attention):
 
 
 @pytest.mark.slow
-def test_files_and_figures(finished, capsys):
-    assert {path.name for path in finished.iterdir()} == FILES
-    said = figures(finished)
+def test_files_and_figures(tmp_path, capsys):
+    output = tmp_path / "squares"
+    assert square_sequences.main(["--small", "--output", str(output)]) == 0
+    models = {"with_attention.keras", "without_attention.keras"}
+    pictures = {"alignments.png", "squares.png"}
+    assert {path.name for path in output.iterdir()} == {"figures.json"} | models | pictures
+    said = figures(output)
     assert said["finished"] and said["settings"]["teacher_forcing"] == 0.5
     for kind in ("without_attention", "with_attention"):
         losses = said["test_losses"][kind]
@@ -106,11 +90,8 @@ def test_files_and_figures(finished, capsys):
         assert said["means"][kind] == pytest.approx(np.mean(losses))
         assert said["standard_deviations"][kind] == pytest.approx(np.std(losses, ddof=1))
     np.testing.assert_allclose(np.sum(said["mean_alignments"], -1), 1, rtol=1e-4)
-    assert main("--small", "--output", finished) == 0
+    assert square_sequences.main(["--small", "--output", str(output)]) == 0
     assert "finished already" in capsys.readouterr().out
-
-
-# The command line
 
 
 def test_small_shrinks_what_was_not_given():

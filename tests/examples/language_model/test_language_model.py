@@ -17,8 +17,9 @@ from examples import language_model, shared, texts
 from examples.language_model import main
 from tests.arrays import numpy
 from tests.examples.conftest import figures
-from tests.examples.language_model.conftest import SIZES, dialogues
+from tests.examples.language_model.conftest import dialogues
 
+SIZES = {"layers": 1, "heads": 2, "dim": 16, "context": 8}
 VOCABULARY = 11
 STRANGE = "  Where?\n\n\tZoë läuft für 5 €;  日本 🙂\nA\u00a0B "
 
@@ -86,12 +87,6 @@ def test_what_is_decoded_is_what_was_encoded(kind):
 # The model
 
 
-def tiny(positions="rotary", layers=1):
-    keras.utils.set_random_seed(0)
-    sizes = {**SIZES, "layers": layers, "dropout": 0.0}
-    return language_model.build(VOCABULARY, **sizes, positions=positions)
-
-
 def test_tokens_are_drawn_by_their_probabilities():
     logits, rng = np.log(np.array([1, 2, 4], "float32")), np.random.default_rng(0)
     counts = np.bincount([language_model.draw(logits, rng, 0.5, 2) for _ in range(2000)])
@@ -102,7 +97,7 @@ def test_tokens_are_drawn_by_their_probabilities():
 
 
 def test_the_rate_rises_and_falls_to_a_tenth():
-    model = tiny()
+    model = language_model.build(VOCABULARY, **SIZES, dropout=0.0, positions="rotary")
     language_model.compile_model(model, steps=1000, learning_rate=2e-3, warmup_steps=100)
     rates = [float(model.optimizer._learning_rate(step)) for step in (0, 50, 100, 550, 1000)]
     np.testing.assert_allclose(np.array(rates)[[2, 4]], [2e-3, 2e-4], rtol=1e-4)
@@ -127,14 +122,16 @@ def test_windows():
 
 
 @pytest.mark.slow
-def test_the_run_leaves_what_it_says(text_file, finished):
+def test_a_run_leaves_what_it_says_and_generates(text_file, tmp_path, capsys):
+    finished = tmp_path / "run"
+    options = ["--preset", "small", "--batch-size", 4, "--steps", 6, "--measure-every", 3]
+    options += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
+    options += ["--dropout", 0.1, "--data", text_file, "--output", finished]
+    assert main(options) == 0
     said = figures(finished)
     assert said["finished"] and len(said["epochs"]) == 2
-    assert {path.name for path in finished.iterdir()} == {
-        "figures.json",
-        "model.keras",
-        "tokenizer.json",
-    }
+    names = {"figures.json", "model.keras", "tokenizer.json"}
+    assert {path.name for path in finished.iterdir()} == names
     model, tokenizer, context = language_model.load(finished)
     text = text_file.read_text(encoding="utf-8")
     held_out = text[int(0.9 * len(text)) :]
@@ -156,13 +153,11 @@ def test_the_run_leaves_what_it_says(text_file, finished):
     losses = [epoch["val_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.5 * np.log(tokenizer.get_vocab_size())
 
-
-@pytest.mark.slow
-def test_generate_prints_the_prompt_and_what_comes_after_it(finished, capsys):
-    def said(*options):
+    def generated(*options):
+        capsys.readouterr()
         assert main(["generate", finished, "ANNA:\n", "--length", 20, *options]) == 0
         return capsys.readouterr().out
 
-    first = said()
+    first = generated()
     assert first.startswith("ANNA:\n") and len(first) == len("ANNA:\n") + 20 + 1
-    assert first == said() != said("--seed", 1)
+    assert first == generated() != generated("--seed", 1)

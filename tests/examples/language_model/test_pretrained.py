@@ -25,10 +25,11 @@ from tests.examples.conftest import figures
 TRAINED = ["--context", 8, "--batch-size", 4, "--steps", 4, "--measure-every", 2]
 
 
-@pytest.fixture(scope="module")
-def folder(text_file, tmp_path_factory):
+@pytest.fixture
+def folder(text_file, tmp_path):
     """A tiny Llama with random weights, and a tokenizer of the sample."""
-    root = tmp_path_factory.mktemp("llama")
+    root = tmp_path / "llama"
+    root.mkdir()
     tokenizer = tokenizers.ByteLevelBPETokenizer()
     tokenizer.train([str(text_file)], vocab_size=300, show_progress=False)
     tokenizer.save(str(root / "tokenizer.json"))
@@ -45,7 +46,6 @@ def folder(text_file, tmp_path_factory):
     return root
 
 
-@pytest.mark.slow
 def test_a_folder_is_trained_further(folder, text_file, tmp_path, capsys):
     output = tmp_path / "run"
     options = ["--pretrained", folder, *TRAINED, "--data", text_file, "--output", output]
