@@ -12,7 +12,7 @@ from keras_attention import sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import strategies
 from keras_attention.patterns import every
-from keras_attention.patterns.derived import Distances
+from keras_attention.patterns.built_in import Distances
 
 
 def merge(found):

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_attention import scores, shapes
 from keras_attention.grid import Grid
-from keras_attention.positions.base import Position, check_heads
+from keras_attention.positions.base import Position, check_shared
 from keras_attention.positions.rotary import Layout, Rotary, angles, paired, rotated_size
 
 
@@ -165,9 +165,9 @@ class MixedRotary(Position):
     def encode(self, query, key, query_positions, key_positions):
         wide = shapes.accumulation_dtype(query, key)
         heads, _, pairs = self.frequencies.shape
-        check_heads(self, heads, key.shape[2])
+        check_shared(self, heads, num_heads=key.shape[2])
         size = rotated_size(self.dim, query.shape[-1], key.shape[-1])
-        shapes.check_same("Features of layers that share it", built=2 * pairs, received=size)
+        check_shared(self, 2 * pairs, features=size)
         of_keys = ops.cast(self.frequencies, wide)
         of_queries = ops.repeat(of_keys, query.shape[2] // heads, axis=0)
         return (
