@@ -45,5 +45,4 @@ ROWS = {
         TypeError,
         lambda: ka.alignments.Alignment().attend(None, None, None, [], [], False),
     ),
-    r"must implement `term": (TypeError, lambda: ka.alignments.hidden_units.OfAdditive().term([X])),
 }

@@ -89,7 +89,7 @@ ROWS = {
     r"tokens, `no_repeat_ngram_size`\. Received: prompt=None": lambda: greedy(
         constraints=Constraints(no_repeat_ngram_size=2, bad_words=[(1, 2)])
     ),
-    r"`prompt` must be integers \(B, T\),.* Received: prompt\.shape=\(2,\), dtype int": lambda: (
+    r"`prompt` must be \(B, T\), the tokens before .* Received: prompt\.shape=\(2,\)": lambda: (
         greedy(constraints=Constraints(no_repeat_ngram_size=2), prompt=[1, 0])
     ),
     r"Rows of `tokens` and of .* `prompt` must be equal\. Received: tokens=2, prompt=1": lambda: (
