@@ -183,10 +183,9 @@ class Rules:
         return among(t, self.forced_tokens)
 
     def __call__(self, t, logits, history, prompt):
-        """The logits (R, V) of step `t`, in which those of forbidden tokens are −inf.
+        """The logits (R, V) of step `t` after tokens (R, max_tokens) and what `before` returned.
 
-        `history` are the tokens (R, max_tokens) of the loop; `prompt` is the result of `before`, or
-        None where no rule depends on the text.
+        Those of forbidden tokens are −inf. `prompt` is None where no rule depends on the text.
         """
         given, size = self.given, logits.shape[1]
         if self._rows is None:
@@ -248,12 +247,9 @@ def penalized(logits, text, penalty):
 
 
 def marked(tokens, size, values=1.0):
-    """(R, `size`) with `values` at the tokens (R, N) of each row, and 0 elsewhere.
-
-    Tokens beyond the vocabulary mark nothing; `values` are for each of the N.
-    """
+    """(R, `size`) with `values`, for each of N, at the tokens (R, N) of a row; 0 elsewhere."""
     inside = ops.logical_and(tokens >= 0, tokens < size)
-    # Those mark an additional column, which is cut off.
+    # Tokens beyond the vocabulary mark an additional column, which is cut off.
     token = ops.where(inside, tokens, size)
     rows = ops.shape(token)[0]
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))

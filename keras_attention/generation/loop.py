@@ -188,8 +188,7 @@ class Steps:
 def normalized(logits):
     """Logits (R, V) minus the best of their row, and their log-sum-exp (R, 1).
 
-    The difference is log p, without cancellation. The second is −inf
-    for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
+    It is −inf if all tokens of a row are forbidden, and NaN if a logit is NaN or +inf.
     """
     # Of the logits: XLA's maximum and exponential on CPUs may turn NaN into a number.
     unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
@@ -234,11 +233,10 @@ def _check_integers(name, values):
 
 
 def generate(steps, choose, max_tokens, pad_token, *numbers):
-    """Steps until every row has a stop token or `max_tokens` tokens.
+    """Steps until every row has a stop token or `max_tokens` tokens, which `choose` chooses.
 
-    `choose(t, logits, history, lengths, *numbers)` returns the tokens (B,) of step `t`, from
-    float32 logits (B, V), the tokens so far, (max_tokens, B), their number, (B,), and `numbers`,
-    arrays for the whole loop.
+    It is given the step, float32 logits (B, V), the tokens so far, (max_tokens, B), their number,
+    (B,), and `numbers`, which are arrays for the whole loop.
     """
 
     def unfinished(t, tokens, leaves, finished, *_):

@@ -132,10 +132,8 @@ class Stack(saving.ConfigurableModel, saved=False):
             )
 
     def _masks_of(self, inputs, mask):
-        """The mask of the vectors and that of the inputs, such as pixels, of the `mask` of a call.
-
-        Keras passes the mask that inputs carry as `mask` too.
-        """
+        """The masks of the vectors and of the inputs, such as pixels, by the `mask` of a call."""
+        # Keras passes the mask that inputs carry as `mask` too.
         carried = masks.implicit(inputs)
         vectors = self.embeddings.compute_output_shape(inputs.shape)[:-1]
         of_vectors, of_inputs = None, carried

@@ -68,13 +68,9 @@ class SlidingWindow(Distances):
         left: number of visible keys before the query, at least 0.
         right: number of visible keys after it.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.SlidingWindow(1, 0)(range(4), range(4))).astype(int)
-    array([[1, 0, 0, 0],
-           [1, 1, 0, 0],
-           [0, 1, 1, 0],
-           [0, 0, 1, 1]])
+    >>> [j for j in range(10) if patterns.SlidingWindow(2, 1)(5, j)]
+    [3, 4, 5, 6]
     """
 
     def __init__(self, left: int, right: int):
@@ -86,13 +82,9 @@ class SlidingWindow(Distances):
 class Dilated(Pattern):
     """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Dilated(2)(range(4), range(4))).astype(int)
-    array([[1, 0, 1, 0],
-           [0, 1, 0, 1],
-           [1, 0, 1, 0],
-           [0, 1, 0, 1]])
+    >>> [j for j in range(10) if patterns.Dilated(2)(5, j)]
+    [1, 3, 5, 7, 9]
     """
 
     def __init__(self, rate: int):
@@ -180,13 +172,9 @@ class Global(Pattern):
 class Block(Pattern):
     """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Block(2)(range(4), range(4))).astype(int)
-    array([[1, 1, 0, 0],
-           [1, 1, 0, 0],
-           [0, 0, 1, 1],
-           [0, 0, 1, 1]])
+    >>> [j for j in range(10) if patterns.Block(4)(5, j)]
+    [4, 5, 6, 7]
     """
 
     def __init__(self, size: int):

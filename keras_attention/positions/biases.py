@@ -35,8 +35,6 @@ class ALiBi(Position):
     Raises:
         ValueError: `max_bias` is not a finite number above 0.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import positions
     >>> [float(slope) for slope in positions.ALiBi().slopes(8)[:4]]
@@ -84,8 +82,6 @@ class Kerple(Position):
 
     Raises:
         ValueError: `variant` is another, or layers with different numbers of heads share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -158,8 +154,6 @@ class RelativeBias(Position):
     Raises:
         ValueError: a number is too small, `num_buckets` is odd with two directions, or layers with
             different numbers of heads share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -252,11 +246,9 @@ class GridRelativeBias(Position):
     the same grid and with the same prefix, the bias is computed once for all of them.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
+        grid, prefix: as of `patterns.GridWindow`.
         size: the number of different distances along an axis, 0 included: an integer, or one for
             each axis; the size of a window for `patterns.GridWindow`. None is that of the grid.
-        prefix: the number of positions before the grid, such as class tokens.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
             (rows, H).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -264,8 +256,6 @@ class GridRelativeBias(Position):
     Raises:
         ValueError: a number is not as described, or layers with different numbers of heads share
             it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import patterns, positions
@@ -353,8 +343,6 @@ class FIRE(Position):
 
     Raises:
         ValueError: a number is not above 0, or layers with different numbers of heads share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions

@@ -25,9 +25,7 @@ class AxialRotary(Rotary):
     Positions of the prefix are not rotated.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
-        prefix: the number of positions before the grid, such as class tokens.
+        grid, prefix: as of `patterns.GridWindow`.
         **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024; `layout`,
             which is "interleaved" in EVA-02, and "half_split" in Qwen2-VL; `dim`, a multiple of
             twice the number of axes; `scaling="linear"` with `factor`, the grid's size to that in
@@ -37,8 +35,6 @@ class AxialRotary(Rotary):
         ValueError: a number or a name is not as described, the scaling depends on the length
             ("dynamic", "longrope"), or the number of features to rotate is no multiple of twice
             the number of axes, exceeds the features, or differs between sides.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -101,9 +97,7 @@ class MixedRotary(Position):
     (in float64 for float64), and rounded once.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
-        prefix: the number of positions before the grid, such as class tokens.
+        grid, prefix: as of `patterns.GridWindow`.
         max_wavelength: the longest wavelength at the beginning, divided by 2π.
         dim: number d of rotated features, the first ones of each head, a multiple of twice the
             number of axes; None for all.
@@ -114,8 +108,6 @@ class MixedRotary(Position):
         ValueError: a number or a name is not as described, the number of features to rotate is no
             multiple of twice the number of axes, exceeds the features, or differs between sides,
             or layers of different sizes share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions

@@ -40,8 +40,6 @@ class Shaw(Position):
             inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
             sizes share one object.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import positions
     >>> layer = keras_attention.SelfAttention(2, 4, position=positions.Shaw(3))
@@ -130,8 +128,6 @@ class TransformerXL(Position):
     Raises:
         ValueError: a number is not as described, the score is not "scaled_dot" or has another
             scale, or layers of different sizes share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import patterns, positions
@@ -253,8 +249,6 @@ class Disentangled(Position):
             projects nothing.
         TypeError: `norm` is not a layer.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import positions
     >>> x = keras.random.normal((2, 5, 32))
@@ -349,10 +343,7 @@ def _check_of_a_layer(known):
 
 
 def _products(array, table, rows, heads, positions):
-    """Products (B, H, T, S) of an array (B, T, H, K) and, for each pair, a row of (N, H, K).
-
-    Either may have fewer heads. `rows` has the row of each distance from −m to m.
-    """
+    """Products (B, H, T, S) of (B, T, H, K) and, by the row of each distance, of (N, H, K)."""
     array, table = (
         x if x.shape[axis] == heads else ops.repeat(x, heads // x.shape[axis], axis=axis)
         for x, axis in ((array, 2), (table, 1))
@@ -406,8 +397,6 @@ class CoPE(Position):
     Raises:
         ValueError: `max_position` is no integer of at least 1, queries and keys have different
             numbers of features, or heads of unequal sizes share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions

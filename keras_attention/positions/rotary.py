@@ -71,8 +71,6 @@ class Rotary(Position):
         ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
             number of features to rotate is odd, exceeds the features, or differs between sides.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import positions
     >>> rotary = positions.Rotary(layout="interleaved")
@@ -363,8 +361,6 @@ class XPos(Rotary):
         ValueError: a number is not above 0, a call has too many queries, or positions of queries
             that are too far apart, or as `Rotary`. Positions whose values are known only at run
             time cannot be checked: the scores of those too far apart are limited.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
