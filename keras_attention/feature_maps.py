@@ -56,8 +56,6 @@ class RandomFeatures(Score):
     Raises:
         ValueError: an argument is not as described.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> features = keras_attention.feature_maps.RandomFeatures(64, seed=0)
     >>> layer = keras_attention.LinearAttention(4, 8, feature_map=features)

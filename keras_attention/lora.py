@@ -86,10 +86,7 @@ def enable_lora(
 
 
 def _without_adapters(save_own_variables):
-    """Of an optimizer, nothing if it trains adapters, which the file does not have.
-
-    A model that is loaded may have as many other weights, of other shapes or of the same.
-    """
+    """A method that saves nothing of an optimizer of adapters, which the file does not have."""
 
     @functools.wraps(save_own_variables)
     def save_those_of_the_file(self, store):

@@ -126,10 +126,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
 
 
 def _token_losses(logits, targets, smoothing):
-    """The loss of each token, with a custom gradient, softmax(z) − q.
-
-    The backends' own gradients pass over all logits about three times as often.
-    """
+    """The loss of each token, with a custom gradient, softmax(z) − q."""
+    # The backends' own gradients pass over all logits about three times as often.
     size = ops.shape(logits)[-1]
 
     def make(targets):

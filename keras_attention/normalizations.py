@@ -110,7 +110,23 @@ class Sigmoid(Normalization):
         return ops.sigmoid(scores)
 
 
-class Sparsemax(Normalization):
+class _Entmax(Normalization, saved=False):
+    """α-entmax of one α."""
+
+    alpha: float
+
+    def into_spec(self, spec, training=False, seed=None):
+        return spec.replace(normalization=RowNormalization(self.normalize, _slope(self.alpha)))
+
+    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        if self.alpha == 2:
+            return entmax.sparsemax(scores, mask)
+        if self.alpha == 1.5:
+            return entmax.entmax15(scores, mask)
+        return entmax.entmax(scores, self.alpha, mask)
+
+
+class Sparsemax(_Entmax):
     """The nearest point of the simplex to the scores (Martins & Astudillo 2016, equation 2).
 
     `weight_s = max(score_s − τ, 0)`, with τ such that the weights sum to one. Weights of low scores
@@ -123,14 +139,10 @@ class Sparsemax(Normalization):
     array([0.75, 0.25, 0.  ], dtype=float32)
     """
 
-    def into_spec(self, spec, training=False, seed=None):
-        return spec.replace(normalization=RowNormalization(self.normalize, _slope(2)))
-
-    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        return entmax.sparsemax(scores, mask)
+    alpha = 2
 
 
-class Entmax(Normalization):
+class Entmax(_Entmax):
     """α-entmax, sparse weights between softmax and sparsemax. Peters et al. 2019, equation 10.
 
     `weight_s = max(0, (α − 1) score_s − τ)^(1 / (α − 1))`, with τ such that the weights sum to one.
@@ -152,16 +164,6 @@ class Entmax(Normalization):
 
     def __init__(self, alpha: float = 1.5):
         self.alpha = _check_alpha(alpha)
-
-    def into_spec(self, spec, training=False, seed=None):
-        return spec.replace(normalization=RowNormalization(self.normalize, _slope(self.alpha)))
-
-    def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        if self.alpha == 2:
-            return entmax.sparsemax(scores, mask)
-        if self.alpha == 1.5:
-            return entmax.entmax15(scores, mask)
-        return entmax.entmax(scores, self.alpha, mask)
 
 
 class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):

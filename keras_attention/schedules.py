@@ -38,8 +38,6 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     Raises:
         ValueError: an argument is not a positive number, or a count is not an integer.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> schedule = keras_attention.schedules.InverseSquareRoot(dim=512, warmup_steps=4000)
     >>> [f"{float(schedule(step)):.2e}" for step in (0, 1, 4000, 16000)]

@@ -210,6 +210,7 @@ PATTERNS = {
     "Strided": lambda i, j, rate: (i - j) % rate == 0 or abs(i - j) < rate,
     "Prefix": lambda i, j, length: j < length,
     "Block": lambda i, j, size: i // size == j // size,
+    "Global": lambda i, j, length: i < length or j < length,
 }
 
 

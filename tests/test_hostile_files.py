@@ -13,7 +13,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import patterns, regularizers
-from tests import definition
+from tests import conformance, definition
 from tests.contract import registry
 
 LAYERS = {str(case): case.make for case in conformance.LAYERS}

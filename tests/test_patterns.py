@@ -1,4 +1,4 @@
-"""Patterns: each against its definition, pair by pair in Python; combinations against set logic."""
+"""Patterns: each against its definition, pair by pair in Python; its promises; combinations."""
 
 import json
 
@@ -18,78 +18,34 @@ from keras_attention.patterns import (
     Global,
     Or,
     Prefix,
+    RandomBlocks,
     SlidingWindow,
+    Span,
     Strided,
 )
+from tests import definition
 from tests.arrays import numpy
 
 few_examples = settings(max_examples=25, deadline=None, derandomize=True)
 
-QUERIES, KEYS = range(-3, 9), range(7)
-
-# Whether each pattern allows one pair, in Python's own arithmetic.
-DEFINITIONS = [
-    (Causal(), lambda i, j: j <= i),
-    (SlidingWindow(2, 1), lambda i, j: i - 2 <= j <= i + 1),
-    (SlidingWindow(0, 0), lambda i, j: i == j),
-    (SlidingWindow(left=0, right=3), lambda i, j: i <= j <= i + 3),
-    (Dilated(3), lambda i, j: (i - j) % 3 == 0),
-    (Dilated(1), lambda i, j: True),
-    (Strided(3), lambda i, j: (i - j) % 3 == 0 or abs(i - j) < 3),
-    (Prefix(2), lambda i, j: j < 2),
-    (Global(2), lambda i, j: i < 2 or j < 2),
-    (Block(3), lambda i, j: i // 3 == j // 3),
-    (Causal() | Prefix(2), lambda i, j: j <= i or j < 2),
-    (SlidingWindow(4, 4) & Dilated(2), lambda i, j: abs(i - j) <= 4 and (i - j) % 2 == 0),
-    (~Causal(), lambda i, j: j > i),
-]
-every_pattern = pytest.mark.parametrize(
-    "pattern, attends", DEFINITIONS, ids=[repr(pattern) for pattern, _ in DEFINITIONS]
-)
-
-
-def by_definition(attends, queries=QUERIES, keys=KEYS):
-    return np.array([[attends(i, j) for j in keys] for i in queries])
-
-
-def evaluated(pattern, queries=QUERIES, keys=KEYS):
-    answer = numpy(pattern(np.array(queries), np.array(keys)))
-    assert answer.dtype == bool
-    return answer
-
-
-# Definitions
-
-
-@every_pattern
-def test_pattern_is_its_definition_for_all_pairs(pattern, attends):
-    np.testing.assert_array_equal(evaluated(pattern), by_definition(attends))
-
-
-@every_pattern
-def test_rows_may_have_positions_of_their_own(pattern, attends):
-    queries = np.array([[0, 1, 2], [4, 2, 7]])
-    answer = numpy(pattern(queries, np.array(KEYS)))
-    for row, expected in zip(answer, queries, strict=True):
-        np.testing.assert_array_equal(row, by_definition(attends, expected))
-    keys = np.array([[3, 1, 0, 2], [0, 0, 5, 6]])
-    answer = numpy(pattern(queries, keys))
-    for row, i, j in zip(answer, queries, keys, strict=True):
-        np.testing.assert_array_equal(row, by_definition(attends, i, j))
-
-
-# Combinations
-
-base = st.one_of(
-    st.just(Causal()),
-    st.builds(SlidingWindow, st.integers(0, 3), st.integers(0, 3)),
-    st.builds(Dilated, st.integers(1, 4)),
-    st.builds(Strided, st.integers(1, 4)),
-    st.builds(Prefix, st.integers(1, 4)),
-    st.builds(Block, st.integers(1, 4)),
-)
+QUERIES, KEYS = np.arange(-12, 30), np.arange(-5, 40)
+RANDOM = RandomBlocks(30, 4, 2)
+EVERY = [
+    Causal(), SlidingWindow(3, 1), SlidingWindow(0, 0), SlidingWindow(left=0, right=3), Dilated(1),
+    Dilated(4), Strided(1), Strided(5), Prefix(3), Block(1), Block(6), ~Causal(), ~Dilated(3),
+    Causal() & Strided(3), Strided(3) & Strided(4), Dilated(4) & Dilated(6), ~~Block(3),
+    Dilated(4) | Dilated(6), Causal() | Prefix(2), SlidingWindow(3, 9) & SlidingWindow(7, 2),
+    SlidingWindow(3, 9) | SlidingWindow(7, 2), SlidingWindow(3, 9) | Causal(), Global(3),
+    SlidingWindow(2, 1) | Global(2), RANDOM, SlidingWindow(2, 1) | RANDOM | Block(4),
+    Causal() & (SlidingWindow(2, 1) | RANDOM), Block(4) | Dilated(2), Block(4) & Dilated(2),
+    ~(Causal() & Prefix(2)), SlidingWindow(4, 4) & Dilated(2),
+]  # fmt: skip
 expressions = st.recursive(
-    base,
+    st.one_of(
+        st.just(Causal()),
+        st.builds(SlidingWindow, st.integers(0, 9), st.integers(0, 9)),
+        *(st.builds(cls, st.integers(1, 6)) for cls in (Dilated, Strided, Prefix, Block, Global)),
+    ),
     lambda inner: st.one_of(
         st.builds(lambda a, b: a & b, inner, inner),
         st.builds(lambda a, b: a | b, inner, inner),
@@ -99,18 +55,65 @@ expressions = st.recursive(
 )
 
 
-def pairs_asked(pattern):
-    answer = evaluated(pattern)
-    return {(i, j) for a, i in enumerate(QUERIES) for b, j in enumerate(KEYS) if answer[a, b]}
+def by_definition(pattern, queries=QUERIES, keys=KEYS):
+    return np.array([[definition.attends(pattern, i, j) for j in keys] for i in queries])
 
 
-@few_examples
-@given(expressions, expressions)
-def test_operators_are_set_logic(first, second):
-    assert pairs_asked(first & second) == pairs_asked(first) & pairs_asked(second)
-    assert pairs_asked(first | second) == pairs_asked(first) | pairs_asked(second)
-    assert pairs_asked(~first) == {(i, j) for i in QUERIES for j in KEYS} - pairs_asked(first)
-    assert pairs_asked(~(first & second)) == pairs_asked(~first | ~second)
+def evaluated(pattern, queries=QUERIES, keys=KEYS):
+    answer = numpy(pattern(np.array(queries), np.array(keys)))
+    assert answer.dtype == bool
+    return answer
+
+
+def check(pattern):
+    """Its pairs, and that its span and its parts are true of every pair."""
+    span, allowed = pattern.span(), evaluated(pattern)
+    # The choice of blocks is checked in tests/kernels/test_random_blocks.py.
+    if "RandomBlocks" not in repr(pattern):
+        np.testing.assert_array_equal(allowed, by_definition(pattern))
+    distance = KEYS[None] - QUERIES[:, None]
+    seen = distance[allowed]
+    assert span.left is None or (seen >= -span.left).all(), (pattern, span)
+    assert span.right is None or (seen <= span.right).all(), (pattern, span)
+    assert (seen % span.rate == 0).all(), (pattern, span)
+    if span.by_distance:
+        np.testing.assert_array_equal(evaluated(pattern, QUERIES + 7, KEYS + 7), allowed)
+    if pattern.sees_itself:
+        assert allowed[distance == 0].all(), pattern
+    together = np.sum([evaluated(part) for part in pattern.parts()], axis=0)
+    np.testing.assert_array_equal(together, allowed, err_msg=repr(pattern))
+
+
+@pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
+def test_pairs_spans_and_parts_of_every_pattern_are_true(pattern):
+    check(pattern)
+    # Rows may have positions of their own.
+    queries, keys = np.array([[0, 1, 2], [4, 2, 7]]), np.array([[3, 1, 0, 2], [0, 0, 5, 6]])
+    answer = numpy(pattern(queries, keys))
+    for row, i, j in zip(answer, queries, keys, strict=True):
+        np.testing.assert_array_equal(row, evaluated(pattern, i, j))
+
+
+@settings(deadline=None, max_examples=40, derandomize=True)
+@given(expressions)
+def test_pairs_spans_and_parts_of_combinations_are_true(pattern):
+    check(pattern)
+
+
+def test_spans_say_what_is_known():
+    assert Causal().span() == Span(None, 0, 1, True, exact=True)
+    assert (Causal() & SlidingWindow(4, 2)).span() == Span(4, 0, 1, True, exact=True)
+    assert (Dilated(4) & Dilated(6)).span().rate == 12
+    assert (Dilated(4) | Dilated(6)).span().rate == 2
+    assert Block(5).span() == Span(4, 4, 1, False)
+    assert Prefix(3).span() == Span()
+    itself = (Causal(), SlidingWindow(3, 0), Dilated(3), Causal() & Dilated(2))
+    assert all(pattern.sees_itself for pattern in itself)
+    assert not any(pattern.sees_itself for pattern in (~Causal(), Prefix(3), Prefix(3) & Causal()))
+    assert len(Strided(3).parts()) == 2 and len((Strided(3) & Strided(4)).parts()) == 4
+
+
+# Combinations
 
 
 @few_examples
@@ -150,8 +153,7 @@ def test_repr_of_a_combination_of_one_evaluates_to_it(cls):
 
 
 def test_patterns_that_differ_are_unequal():
-    different = [pattern for pattern, _ in DEFINITIONS]
-    different += [Causal() & Prefix(2), SlidingWindow(1, 2), Dilated(2), Strided(2), ~~Causal()]
+    different = [*EVERY, Causal() & Prefix(2), SlidingWindow(1, 2), Dilated(2), ~~Causal()]
     assert len(set(different)) == len(different)
     assert Causal() != "causal"
     assert Causal() == Causal() and SlidingWindow(1, 2) == SlidingWindow(left=1, right=2)
@@ -239,7 +241,8 @@ OWN = [
 
 @pytest.mark.parametrize("pattern, attends", OWN, ids=[repr(pattern) for pattern, _ in OWN])
 def test_a_pattern_of_ones_own_computes_compares_and_saves(pattern, attends, tmp_path):
-    np.testing.assert_array_equal(evaluated(pattern), by_definition(attends))
+    seen = np.array([[attends(i, j) for j in KEYS.tolist()] for i in QUERIES.tolist()])
+    np.testing.assert_array_equal(evaluated(pattern), seen)
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(pattern)))
     again = keras.saving.deserialize_keras_object(config)
     assert again == pattern and hash(again) == hash(pattern) and again != Causal()
@@ -251,7 +254,7 @@ def test_a_pattern_of_ones_own_computes_compares_and_saves(pattern, attends, tmp
     model = keras.Model(symbol, layer(symbol, return_attention_scores=True))
     x = np.random.default_rng(1).normal(size=(2, 7, 4)).astype("float32")
     output, scores = model(x)
-    seen = by_definition(attends, KEYS)
+    seen = np.array([[attends(i, j) for j in range(7)] for i in range(7)])
     np.testing.assert_array_equal(numpy(scores) > 0, np.broadcast_to(seen, scores.shape))
     model.save(tmp_path / "model.keras")
     loaded, _ = keras.saving.load_model(tmp_path / "model.keras")(x)

@@ -22,88 +22,63 @@ MASK = REAL[:, None, :, None] & KEPT[:, None, None]
 
 
 def weights_of(mask):
-    scores = random(B, H, T, S)
-    powers = np.exp(scores) * mask
+    powers = np.exp(random(B, H, T, S)) * mask
     totals = powers.sum(-1, keepdims=True)
     return (powers / np.where(totals > 0, totals, 1)).astype("float32")
 
 
-def doubly_stochastic(weights, mask, target):
+# Equations: functions of the weights (T, S) of a head and of the queries and keys that count.
+
+
+def doubly_stochastic(target):
+    def equation(weights, queries, keys):
+        wanted = len(queries) / len(keys) if target is None else target
+        return [sum((wanted - sum(weights[:, s])) ** 2 for s in keys)]
+
+    return equation
+
+
+def entropy(weights, queries, keys):
+    return [-sum(w * math.log(w) for w in weights[t] if w > 0) for t in queries]
+
+
+def coverage(weights, queries, keys):
+    return [sum(min(weights[t, s], sum(weights[:t, s])) for s in range(S)) for t in queries]
+
+
+def guided(weights, queries, keys):
     total = 0.0
-    for b, h in np.ndindex(B, H):
-        seen = [s for s in range(S) if any(mask[b, h, t, s] for t in range(T))]
-        asking = [t for t in range(T) if any(mask[b, h, t, s] for s in range(S))]
-        wanted = len(asking) / len(seen) if target is None else target
-        total += sum((wanted - sum(weights[b, h, t, s] for t in range(T))) ** 2 for s in seen)
-    return total / (B * H)
+    for (n, t), (m, s) in itertools.product(enumerate(queries), enumerate(keys)):
+        distance = n / len(queries) - m / len(keys)
+        total += weights[t, s] * (1 - math.exp(-(distance**2) / (2 * 0.4**2)))
+    return [total / (len(queries) * len(keys))]
 
 
-def entropy(weights, mask):
-    found = [
-        -sum(w * math.log(w) for w in weights[b, h, t] if w > 0)
-        for b, h, t in np.ndindex(B, H, T)
-        if mask[b, h, t].any()
-    ]
-    return sum(found) / len(found)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("target", [1.0, None, 0.5])
-def test_doubly_stochastic_is_its_equation(masked, target):
-    mask = np.broadcast_to(MASK if masked else True, (B, H, T, S))
-    weights = weights_of(mask)
-    regularizer = regularizers.DoublyStochastic(0.3, target)
-    found = regularizer(
-        keras.ops.convert_to_tensor(weights), keras.ops.convert_to_tensor(MASK) if masked else None
-    )
-    expected = 0.3 * doubly_stochastic(weights, mask, target)
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_entropy_is_its_equation(masked):
-    mask = np.broadcast_to(MASK if masked else True, (B, H, T, S))
-    weights = weights_of(mask)
-    found = regularizers.Entropy(-0.3)(
-        keras.ops.convert_to_tensor(weights), keras.ops.convert_to_tensor(MASK) if masked else None
-    )
-    np.testing.assert_allclose(numpy(found), -0.3 * entropy(weights, mask), rtol=1e-5)
-
-
-def coverage(weights, mask):
-    found = [
-        sum(min(weights[b, h, t, s], sum(weights[b, h, :t, s])) for s in range(S))
-        for b, h, t in np.ndindex(B, H, T)
-        if mask[b, h, t].any()
-    ]
-    return sum(found) / len(found)
-
-
-def guided(weights, mask, width):
-    total = 0.0
-    for b, h in np.ndindex(B, H):
-        queries = [t for t in range(T) if mask[b, h, t].any()]
-        keys = [s for s in range(S) if mask[b, h, :, s].any()]
-        for (n, t), (m, s) in itertools.product(enumerate(queries), enumerate(keys)):
-            distance = n / len(queries) - m / len(keys)
-            away = 1 - math.exp(-(distance**2) / (2 * width**2))
-            total += weights[b, h, t, s] * away / (len(queries) * len(keys))
-    return total / (B * H)
+EQUATIONS = {
+    "to one": (regularizers.DoublyStochastic(0.3), doubly_stochastic(1.0)),
+    "to a half": (regularizers.DoublyStochastic(0.3, 0.5), doubly_stochastic(0.5)),
+    "to equal shares": (regularizers.DoublyStochastic(0.3, None), doubly_stochastic(None)),
+    "entropy": (regularizers.Entropy(-0.3), entropy),
+    "coverage": (regularizers.CoverageLoss(0.3), coverage),
+    "guided": (regularizers.Guided(0.3, width=0.4), guided),
+}
 
 
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
-def test_coverage_and_guided_are_their_equations(padding):
-    given = {"none": None, "right": MASK, "left": MASK[:, :, ::-1, ::-1]}[padding]
+@pytest.mark.parametrize("name", EQUATIONS)
+def test_a_loss_is_the_mean_of_its_equation(name, padding):
+    regularizer, equation = EQUATIONS[name]
+    given = {"none": None, "right": MASK, "left": MASK[:, :, ::-1, ::-1].copy()}[padding]
     mask = np.broadcast_to(True if given is None else given, (B, H, T, S))
-    weights = weights_of(mask)
-    tensors = keras.ops.convert_to_tensor(weights), None
-    if given is not None:
-        tensors = tensors[0], keras.ops.convert_to_tensor(given.copy())
-    found = regularizers.CoverageLoss(0.3)(*tensors)
-    wide = weights.astype("float64")
-    np.testing.assert_allclose(numpy(found), 0.3 * coverage(wide, mask), rtol=1e-5)
-    found = regularizers.Guided(0.3, width=0.4)(*tensors)
-    np.testing.assert_allclose(numpy(found), 0.3 * guided(wide, mask, 0.4), rtol=1e-5)
+    weights, losses = weights_of(mask), []
+    for b, h in np.ndindex(B, H):
+        queries, keys = (np.flatnonzero(mask[b, h].any(axis)) for axis in (1, 0))
+        losses += equation(weights[b, h].astype("float64"), queries, keys)
+    found = regularizer(
+        keras.ops.convert_to_tensor(weights),
+        None if given is None else keras.ops.convert_to_tensor(given),
+    )
+    np.testing.assert_allclose(numpy(found), regularizer.factor * np.mean(losses), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", regularizers.BUILTIN)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from keras_attention import saving
-from keras_attention.alignments.base import Alignment
-from keras_attention.alignments.hidden_units import Coverage, LocationSensitive
+from keras_attention.alignments.base import Alignment, Coverage, LocationSensitive
 from keras_attention.alignments.monotonic import MoChA, Monotonic
 from keras_attention.core.hints import Config
 

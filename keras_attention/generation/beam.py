@@ -191,11 +191,9 @@ def beam_search(
 
 
 class _Beams(typing.NamedTuple):
-    """Hypotheses, N in each row: (B, N), (B, N), (B, N, max_tokens), (B, N, max_tokens).
+    """N hypotheses in each row: (B, N), (B, N), (B, N, max_tokens), (B, N, max_tokens)."""
 
-    Scores are sums of log-probabilities of live beams, divided by lp once finished.
-    """
-
+    # Sums of log-probabilities, divided by lp once finished.
     scores: typing.Any
     lengths: typing.Any
     tokens: typing.Any
@@ -212,10 +210,7 @@ def _empty(rows, count, max_tokens, pad_token):
 
 
 def _log_probs(t, logits, live, rules, prompt):
-    """Log-probabilities (B, N, V) of continuations, and which rows have none, (B,).
-
-    Those of forbidden tokens, and of empty hypotheses, are −inf.
-    """
+    """Log-probabilities (B, N, V), −inf if impossible, and which rows have none, (B,)."""
     num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
     logits, norm = normalized(logits)
     log_probs = logits - norm
@@ -232,10 +227,7 @@ def _log_probs(t, logits, live, rules, prompt):
 
 
 def _continued(live, t, log_probs, count):
-    """The best `count` continuations by one token, or fewer if there are fewer, best first.
-
-    Also the indices of the beams that they continue, and the tokens; both (B, count).
-    """
+    """The best `count` continuations by a token, or all, with their beams and their tokens."""
     num_beams, vocabulary = log_probs.shape[1:]
     every = num_beams * vocabulary
     scores = ops.expand_dims(live.scores, -1) + log_probs

@@ -12,6 +12,11 @@ from keras_attention.sequences import shapes
 
 Words = Sequence[Sequence[int]]
 
+# The logit of forbidden tokens.
+NONE = -float("inf")
+# No token: padding of a prompt, and positions that are not generated yet.
+NO_TOKEN = -1
+
 
 @dataclasses.dataclass(frozen=True)
 class Constraints:
@@ -94,7 +99,10 @@ class Constraints:
                 f"Received: {self.sequence_bias!r}"
             )
         self._set("bad_words", _words("bad_words", self.bad_words))
-        biases = map(_bias, self.sequence_bias.values())
+        biases = [
+            bias if bias == NONE else shapes.check_number("sequence_bias", bias)
+            for bias in self.sequence_bias.values()
+        ]
         words = _words("sequence_bias", tuple(self.sequence_bias))
         self._set("sequence_bias", dict(zip(words, biases, strict=True)))
         for name in ("min_tokens", "no_repeat_ngram_size"):
@@ -106,13 +114,10 @@ class Constraints:
         object.__setattr__(self, name, value)
 
 
-def _bias(value):
-    """A finite number, or an infinite one that forbids."""
-    return value if value == -float("inf") else shapes.check_number("sequence_bias", value)
-
-
 def _words(name, values):
-    words = tuple(_tokens(name, word) for word in _sequence(name, values, "sequences of tokens"))
+    """Sequences of tokens as tuples of tuples, none of them empty."""
+    _check_listed(name, values, "sequences of tokens")
+    words = tuple(_tokens(name, word) for word in values)
     if () in words:
         raise ValueError(
             f"`{name}` must have sequences of at least one token. Received: {values!r}"
@@ -121,35 +126,24 @@ def _words(name, values):
 
 
 def _tokens(name, values):
-    found = tuple(_sequence(name, values, "tokens"))
-    for value in found:
+    """Tokens as a tuple of integers."""
+    _check_listed(name, values, "tokens")
+    for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"`{name}` must have tokens, which are integers. Received: {value!r}")
         if value < 0:
             raise ValueError(f"`{name}` must have tokens of at least 0. Received: {value!r}")
         shapes.check_range(name, value, "int32")
-    return tuple(map(int, found))
+    return tuple(map(int, values))
 
 
-def _sequence(name, values, of):
+def _check_listed(name, values, of):
     if not isinstance(values, (tuple, list, np.ndarray)):
         raise TypeError(f"`{name}` must be a tuple of {of}. Received: {values!r}")
-    return values
-
-
-# The logit of forbidden tokens.
-NONE = -float("inf")
-# No token: padding of a prompt, and positions that are not generated yet.
-NO_TOKEN = -1
 
 
 class Rules:
-    """Functions of the logits and the text of a step, for one loop.
-
-    Args:
-        constraints: the `Constraints`.
-        stop_tokens, max_tokens: as in `greedy`.
-    """
+    """What `Constraints` do to the logits of each step of one loop."""
 
     def __init__(self, constraints, stop_tokens, max_tokens):
         self.given = constraints
@@ -172,14 +166,12 @@ class Rules:
 
     def of_text(self):
         """Names of the arguments that depend on the text."""
-        found = []
-        if self.words:
-            found += ["`sequence_bias` or `bad_words` of several tokens"]
-        if self.given.repetition_penalty != 1:
-            found += ["`repetition_penalty`"]
-        if self.given.no_repeat_ngram_size:
-            found += ["`no_repeat_ngram_size`"]
-        return found
+        given = {
+            "`sequence_bias` or `bad_words` of several tokens": self.words,
+            "`repetition_penalty`": self.given.repetition_penalty != 1,
+            "`no_repeat_ngram_size`": self.given.no_repeat_ngram_size,
+        }
+        return [name for name, depends in given.items() if depends]
 
     def before(self, prompt):
         """A prompt (R, T) after as many columns of no token as a rule looks back at."""
@@ -188,16 +180,12 @@ class Rules:
 
     def forced(self, t):
         """Whether the token of step `t` is forced, a boolean scalar."""
-        found = ops.zeros_like(t, dtype="bool")
-        for at in self.forced_tokens:
-            found = ops.logical_or(found, ops.equal(t, at))
-        return found
+        return among(t, self.forced_tokens)
 
     def __call__(self, t, logits, history, prompt):
-        """The logits (R, V) of step `t`, in which those of forbidden tokens are −inf.
+        """The logits (R, V) of step `t` after tokens (R, max_tokens) and what `before` returned.
 
-        `history` are the tokens (R, max_tokens) of the loop; `prompt` is the result of `before`, or
-        None where no rule depends on the text.
+        Those of forbidden tokens are −inf. `prompt` is None where no rule depends on the text.
         """
         given, size = self.given, logits.shape[1]
         if self._rows is None:
@@ -244,6 +232,14 @@ class Rules:
         )
 
 
+def among(array, numbers):
+    """Where an array has one of some numbers."""
+    found = ops.zeros_like(array, dtype="bool")
+    for number in numbers:
+        found = ops.logical_or(found, ops.equal(array, number))
+    return found
+
+
 def penalized(logits, text, penalty):
     """Logits (R, V) in which the tokens of a text (R, T) are less likely."""
     changed = ops.where(logits > 0, logits / penalty, logits * penalty)
@@ -251,12 +247,9 @@ def penalized(logits, text, penalty):
 
 
 def marked(tokens, size, values=1.0):
-    """(R, `size`) with `values` at the tokens (R, N) of each row, and 0 elsewhere.
-
-    Tokens beyond the vocabulary mark nothing; `values` are for each of the N.
-    """
+    """(R, `size`) with `values`, for each of N, at the tokens (R, N) of a row; 0 elsewhere."""
     inside = ops.logical_and(tokens >= 0, tokens < size)
-    # Those mark an additional column, which is cut off.
+    # Tokens beyond the vocabulary mark an additional column, which is cut off.
     token = ops.where(inside, tokens, size)
     rows = ops.shape(token)[0]
     row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))

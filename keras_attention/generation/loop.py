@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
-from keras_attention.generation.constraints import NONE, Constraints, Rules
+from keras_attention.generation.constraints import NONE, Constraints, Rules, among
 from keras_attention.generation.programs import compiled_function, raise_where
 from keras_attention.sequences import inputs, shapes
 
@@ -54,14 +54,10 @@ Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
 
 
 class Steps:
-    """The user's `step` over a flat list of tensors, which a loop can carry.
-
-    Args:
-        arguments: of `greedy`, or of another function that has these among its own, by name.
-        copies: how many adjacent rows each row of the cache, the memory and the prompt becomes.
-    """
+    """The user's `step` over a flat list of tensors, which a loop can carry."""
 
     def __init__(self, arguments, copies=1):
+        """Of the arguments of `greedy`, among others; each row becomes so many adjacent rows."""
         given = inputs.Given(**arguments)
         if not callable(given.step):
             raise TypeError(
@@ -78,7 +74,8 @@ class Steps:
         _check_integers("stop_tokens", given.stop_tokens)
         self.step = given.step
         self.stop_tokens = tuple(given.stop_tokens)
-        self.tokens = _given(given.tokens)
+        meaning = "the last given token of each row (start token, or last of the prompt)"
+        self.tokens = _integers("tokens", given.tokens, 1, f"(B,), {meaning}")
         self.rows = ops.shape(self.tokens)[0]
         self.memory, self.cache = (
             keras.tree.map_structure(functools.partial(self._rows, name, copies=copies), nested)
@@ -105,7 +102,9 @@ class Steps:
                 f"as its last column, for {', '.join(of_text)}. Received: prompt=None"
             )
         if of_text:
-            self.prompt = self.rules.before(self._rows("prompt", _text(prompt), copies))
+            meaning = "(B, T), the tokens before the first generated one, and -1 for padding"
+            prompt = _integers("prompt", prompt, 2, meaning)
+            self.prompt = self.rules.before(self._rows("prompt", prompt, copies))
 
     def __call__(self, tokens, leaves, memory):
         """Float32 logits (R, V) of tokens (R,), and the leaves of the next cache."""
@@ -125,10 +124,7 @@ class Steps:
 
     def stops(self, tokens):
         """Which tokens are stop tokens: a boolean array of their shape."""
-        found = ops.zeros_like(tokens, dtype="bool")
-        for stop in self.stop_tokens:
-            found = ops.logical_or(found, ops.equal(tokens, stop))
-        return found
+        return among(tokens, self.stop_tokens)
 
     def _rows(self, name, leaf, copies):
         """A tensor of the cache or the memory, with each row repeated `copies` times."""
@@ -192,8 +188,7 @@ class Steps:
 def normalized(logits):
     """Logits (R, V) minus the best of their row, and their log-sum-exp (R, 1).
 
-    The difference is log p, without cancellation. The second is −inf
-    for a row whose tokens are all forbidden, and NaN for one whose logits are NaN or +inf.
+    It is −inf if all tokens of a row are forbidden, and NaN if a logit is NaN or +inf.
     """
     # Of the logits: XLA's maximum and exponential on CPUs may turn NaN into a number.
     unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
@@ -219,28 +214,15 @@ def _kind(tensor):
     return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
 
 
-def _given(tokens):
-    tokens = ops.convert_to_tensor(tokens)
-    shape, dtype = _kind(tokens)
+def _integers(name, given, rank, meaning):
+    """An argument as a tensor of int32 with so many axes."""
+    tensor = ops.convert_to_tensor(given)
+    shape, dtype = _kind(tensor)
     if "int" not in dtype:
-        raise TypeError(f"`tokens` must be integers. Received: dtype {dtype}")
-    if len(shape) != 1:
-        raise ValueError(
-            "`tokens` must be (B,), the last given token of each row (start token, or last of the "
-            f"prompt). Received: tokens.shape={shape}"
-        )
-    return ops.cast(tokens, "int32")
-
-
-def _text(prompt):
-    prompt = ops.convert_to_tensor(prompt)
-    shape, dtype = _kind(prompt)
-    if "int" not in dtype or len(shape) != 2:
-        raise ValueError(
-            "`prompt` must be integers (B, T), the tokens before the first generated one, and -1 "
-            f"where a row has none. Received: prompt.shape={shape}, dtype {dtype}"
-        )
-    return ops.cast(prompt, "int32")
+        raise TypeError(f"`{name}` must be integers. Received: dtype {dtype}")
+    if len(shape) != rank:
+        raise ValueError(f"`{name}` must be {meaning}. Received: {name}.shape={shape}")
+    return ops.cast(tensor, "int32")
 
 
 def _check_integers(name, values):
@@ -251,11 +233,10 @@ def _check_integers(name, values):
 
 
 def generate(steps, choose, max_tokens, pad_token, *numbers):
-    """Steps until every row has a stop token or `max_tokens` tokens.
+    """Steps until every row has a stop token or `max_tokens` tokens, which `choose` chooses.
 
-    `choose(t, logits, history, lengths, *numbers)` returns the tokens (B,) of step `t`, from
-    float32 logits (B, V), the tokens so far, (max_tokens, B), their number, (B,), and `numbers`,
-    arrays for the whole loop.
+    It is given the step, float32 logits (B, V), the tokens so far, (max_tokens, B), their number,
+    (B,), and `numbers`, which are arrays for the whole loop.
     """
 
     def unfinished(t, tokens, leaves, finished, *_):

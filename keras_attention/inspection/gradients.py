@@ -68,21 +68,37 @@ def attention_gradients(
     weights = collect.collect_attention(model, inputs, **kwargs)
     # The largest number of each row.
     target = target or functools.partial(ops.max, axis=-1)
-    names = list(weights)
+    layers = collect.attention_layers(model)
+    layers = {name: layer for name, layer in layers.items() if name in weights}
 
     def total(*factors):
         """The target, where each weight is multiplied by its factor."""
-        given = dict(zip(names, factors, strict=True))
-        layers = collect.attention_layers(model)
-        layers = {name: layer for name, layer in layers.items() if name in given}
-        of_calls = {name: _of_calls(given, name) for name in layers}
-        # Keras's layers have weights on the way only where they return them.
-        others = {name: x for name, x in layers.items() if not isinstance(x, BaseAttention)}
-        scopes = [_multiplied(name, layer, of_calls[name]) for name, layer in others.items()]
+        # Of each layer, those of its calls in turn, and None for later ones.
+        of_calls: dict[str, list] = {name: [] for name in layers}
+        for call, factor in zip(weights, factors, strict=True):
+            of_calls[call.partition(" (call ")[0]].append(factor)
+        factors_left = {name: iter(found) for name, found in of_calls.items()}
+
+        def factor_of(name):
+            return next(factors_left[name], None)
+
+        scopes = []
+        for name, layer in layers.items():
+            if not isinstance(layer, BaseAttention):
+                # Keras's layers have weights on the way only where they return them.
+                replacement = keras_private.method_of_weights(layer)
+                if replacement is None:
+                    raise TypeError(
+                        "Attention layers must be of this package, or `MultiHeadAttention`, "
+                        "`GroupQueryAttention`, `Attention` or `AdditiveAttention` of Keras. "
+                        f"Received: {name!r} of class {type(layer).__name__}"
+                    )
+                method = replacement(functools.partial(factor_of, name))
+                scopes.append(collect.replaced(layer, *method))
         return collect.inference(
             functools.partial(model, inputs, **kwargs),
             layers,
-            factor=lambda name: of_calls[name](),
+            factor=factor_of,
             scopes=scopes,
             target=lambda output: ops.sum(target(output)),
         )
@@ -96,28 +112,8 @@ def attention_gradients(
     ones = [ops.ones(array.shape, "float32") for array in weights.values()]
     value, pull = backend.vjp(total, ones)
     found = [ops.convert_to_numpy(array) for array in pull(ops.ones_like(value))]
-    layers = collect.attention_layers(model).items()
-    normed = {name for name, layer in layers if traits.of(layer).norms_heads}
+    normed = {name for name, layer in layers.items() if traits.of(layer).norms_heads}
     return Gradients(
-        {name: array.astype("float32") for name, array in zip(names, found, strict=True)},
-        normed={name for name in names if name.partition(" (call ")[0] in normed},
+        {name: array.astype("float32") for name, array in zip(weights, found, strict=True)},
+        normed={name for name in weights if name.partition(" (call ")[0] in normed},
     )
-
-
-def _of_calls(factors, name):
-    """A function that returns the factor of each call of a layer in turn, None for later ones."""
-    calls = [name, *(f"{name} (call {number})" for number in range(2, len(factors) + 2))]
-    found = iter([factors[call] for call in calls if call in factors])
-    return lambda: next(found, None)
-
-
-def _multiplied(name, layer, factor):
-    """A scope in which the weights of each call of a layer are multiplied by `factor()`."""
-    found = keras_private.method_of_weights(layer)
-    if found is None:
-        raise TypeError(
-            "Attention layers must be of this package, or `MultiHeadAttention`, "
-            "`GroupQueryAttention`, `Attention` or `AdditiveAttention` of Keras. "
-            f"Received: {name!r} of class {type(layer).__name__}"
-        )
-    return collect.replaced(layer, *found(factor))

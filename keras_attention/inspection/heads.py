@@ -259,10 +259,7 @@ def _configured_copy(model):
 
 
 def _load_states(model, copy):
-    """Lets the layers of a copy load what is no variable, or made of variables as they are loaded.
-
-    Such as the vocabulary of a `TextVectorization`, and the mean of a `Normalization`.
-    """
+    """Lets layers of a copy load what is no variable, such as the vocabulary of a layer of text."""
     for old, new in zip(
         *(_with_own(one, "load_own_variables") for one in (model, copy)), strict=True
     ):
@@ -284,10 +281,7 @@ def _with_own(model, method):
 
 
 def _parts(model, copy):
-    """The attention layers of a copy, by the names that those of the model have.
-
-    Names that Keras made up are in no configuration, and may be others in the copy.
-    """
+    """The attention layers of a copy, by the names in the model, of which Keras makes up some."""
     layers = collect.attention_layers
     return dict(zip(layers(model), layers(copy).values(), strict=True))
 
@@ -344,11 +338,8 @@ def _made(block):
 
 
 def _configured(maker, layer, kept):
-    """A scope in which the configuration of a layer, or of the block that made it, has fewer heads.
-
-    `get_config` is replaced, since the configuration of a model has no way from a layer to its own
-    part of it.
-    """
+    """A scope in which a layer, or the block that made it, is configured with fewer heads."""
+    # In the configuration of a model, nothing tells which part of it is that of a layer.
     get_config = maker.get_config
     heads, groups = kept.counts
     fewer = {"num_heads": heads, "key_dim": layer.key_dim}

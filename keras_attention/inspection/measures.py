@@ -16,24 +16,16 @@ Weights: TypeAlias = Mapping[str, np.ndarray] | Iterable[np.ndarray]
 
 
 class Gradients(dict):
-    """Arrays by the names of layers, as `attention_gradients` returns them.
-
-    Args:
-        normed: the names of layers whose heads are normalized after attention, so that their
-            outputs do not depend on a factor of all weights of a head.
-    """
+    """Arrays by the names of layers, as `attention_gradients` returns them."""
 
     def __init__(self, arrays, normed):
         super().__init__(arrays)
+        # The layers that normalize heads after attention, which removes a factor of their weights.
         self.normed = normed
 
 
 def _read(scores):
-    """Arrays (B, H, T, S) in float64, by the names of their layers.
-
-    Raises:
-        ValueError, TypeError: `scores` are no such arrays.
-    """
+    """Arrays (B, H, T, S) in float64, by the names of their layers."""
     if isinstance(scores, Mapping):
         named = dict(scores)
     elif isinstance(scores, (list, tuple)):
@@ -58,11 +50,7 @@ def _read(scores):
 
 
 def _weights(scores):
-    """As `read`, of weights: those of `DifferentialAttention` are differences, and refused.
-
-    Raises:
-        ValueError, TypeError: as `read`, or a number is negative or not finite.
-    """
+    """The same of weights, which are finite and not negative."""
     found = _read(scores)
     for name, array in found.items():
         if not np.isfinite(array).all() or array.min() < 0:

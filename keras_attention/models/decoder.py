@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sized
 
+import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Cache, Positions, Tensor, Tensors
-from keras_attention.models import history, prompts
-from keras_attention.models.encoder import Stack
-from keras_attention.sequences import masks, shapes
+from keras_attention.layers import kv_cache, traits
+from keras_attention.models.encoder import OF_PAIRS, Stack
+from keras_attention.sequences import masks, sequence, shapes
 
 
 class Decoder(Stack):
@@ -74,41 +75,69 @@ class Decoder(Stack):
         training: bool | None = None,
     ) -> Tensors:
         cache, tokens = self._split(cache)
-        if tokens is not None:
-            given = {"types": types, "attention_mask": attention_mask, "positions": positions}
-            given["segment_ids"] = segment_ids
-            if refused := [name for name, value in given.items() if value is not None]:
-                raise ValueError(
-                    "A call with a cache that passes the `original_max_length` of 'longrope' takes "
-                    f"tokens, their mask and a context alone. Received also: {', '.join(refused)}"
-                )
-            return self._read_on(inputs, context, mask, context_mask, cache, tokens, training)
-        of_rows = context, types, mask, context_mask, attention_mask, positions, segment_ids
-        return self._read(inputs, *of_rows, cache, training)
+        of_pairs = attention_mask, positions, segment_ids
+        if tokens is None:
+            return self._read(inputs, context, types, mask, context_mask, of_pairs, cache, training)
+        given = zip(("types", *OF_PAIRS), (types, *of_pairs), strict=True)
+        if refused := [name for name, value in given if value is not None]:
+            raise ValueError(
+                "A call with a cache that passes the `original_max_length` of 'longrope' takes "
+                f"tokens, their mask and a context alone. Received also: {', '.join(refused)}"
+            )
 
-    def _read_on(self, inputs, context, mask, context_mask, cache, tokens, training):
-        """The result of a call with a cache beside which the tokens are stored."""
+        def read(ids, mask, cache):
+            none = (None,) * len(OF_PAIRS)
+            return self._read(ids, context, None, mask, context_mask, none, cache, training)
+
         mask = masks.padding(inputs, mask, "inputs", features=False)
         mask = masks.both(mask, self.embeddings.compute_mask(inputs))
-        before = cache[0]["index"]
-        tokens, after = history.append(tokens, inputs, before, mask)
-        read = functools.partial(
-            self._read, context=context, context_mask=context_mask, training=training
-        )
+        return self._read_on(read, inputs, mask, cache, tokens)
+
+    # "longrope" rotates all keys anew where a text passes a length. What each block but the first
+    # computed of earlier tokens is then not what it would be of the whole text, so its cache is
+    # stale: the tokens are stored too, and the step that passes the length reads them all again.
+    # With "dynamic" that would be every step, and is refused.
+
+    def _read_on(self, read, inputs, mask, cache, tokens):
+        """The result of a call with a cache of tokens, by `read(ids, mask, cache)`."""
+        before, ids, new = cache[0]["index"], ops.cast(inputs, "int32"), mask
+        if mask is not None and inputs.shape[1] != 1:
+            order = sequence.Order.of(mask, ops.shape(inputs))
+            if order is not None:
+                ids, new = order.numbers(ids), order.mask
+        stored = {"key": tokens["tokens"], "index": before}
+        stored = kv_cache.append(stored, ids[:, :, None, None], None, new)
+        every, after = stored["key"][:, 0, :, 0], stored["index"]
 
         def again():
-            ids = tokens["tokens"][:, 0, :, 0]
-            length = ids.shape[1]
+            length = every.shape[1]
             real = ops.arange(length, dtype="int32") < after[:, None]
-            empty = self._caches(ops.shape(ids)[0], length)
-            output, caches = read(ids, mask=real, cache=empty)
-            return history.at(output, before, ops.shape(inputs)[1], mask), caches
+            output, caches = read(every, real, self._caches(ops.shape(every)[0], length))
+            at = kv_cache.positions(before, ops.shape(inputs)[1], mask)
+            at = ops.minimum(at, output.shape[1] - 1)
+            return ops.take_along_axis(output, at[..., None], axis=1), caches
 
         def on():
-            return read(inputs, mask=mask, cache=cache)
+            return read(inputs, mask, cache)
 
-        output, caches = history.either(self.blocks, before, after, again, on)
-        return masks.carry(output, mask), [*caches, tokens]
+        passing = ops.zeros_like(before, dtype="bool")
+        for length in self._switches("longrope"):
+            here = ops.logical_and(before <= length, after > length)
+            passing = ops.logical_or(passing, ops.logical_and(here, before > 0))
+        passing = ops.any(passing)
+        # Outside a compiled program, JAX's `cond` would compile both branches in each call.
+        value = shapes.visible_values(passing)
+        if value is None:
+            output, caches = ops.cond(passing, again, on)
+        else:
+            output, caches = again() if value else on()
+        return masks.carry(output, mask), [*caches, {"tokens": stored["key"]}]
+
+    def _switches(self, scaling):
+        """The lengths beyond which blocks with this scaling of positions encode keys anew."""
+        # The last block's output is not cached, so its position does not matter.
+        found = (traits.of(block.attention).encodes_anew for block in self.blocks[:-1])
+        return sorted({anew[1] for anew in found if anew is not None and anew[0] == scaling})
 
     # Steps, for `generation`
 
@@ -123,9 +152,24 @@ class Decoder(Stack):
             ValueError: `length` exceeds the `original_max_length` of "dynamic" positions, with
                 which that would be every step.
         """
-        embeds = self.embeddings is not None
-        tokens = history.make(self.blocks, batch_size, length, embeds)
-        return self._caches(batch_size, length) + tokens
+        caches = self._caches(batch_size, length)
+        for kind, why in (
+            ("dynamic", "changes the positions of all tokens with each one more"),
+            (
+                "longrope",
+                "reads all tokens again, which needs embeddings of tokens, and the stack has none",
+            ),
+        ):
+            beyond = [most for most in self._switches(kind) if most < length]
+            if beyond and (kind == "dynamic" or self.embeddings is None):
+                raise ValueError(
+                    f"A cache of several blocks with scaling={kind!r} must have at most "
+                    f"`original_max_length`={beyond[0]} tokens, those of the prompt and "
+                    f"`max_tokens`: beyond it, {kind!r} {why}. Received: {length} tokens"
+                )
+        if beyond:
+            caches.append({"tokens": ops.zeros((batch_size, 1, length, 1), "int32")})
+        return caches
 
     def _caches(self, batch_size, length):
         return [block.make_cache(batch_size, length) for block in self.blocks]
@@ -171,14 +215,37 @@ class Decoder(Stack):
         return prompt[:, -1], cache
 
     def _checked(self, prompt, mask, max_tokens):
-        """A prompt and its mask as tensors, if `start` can read them."""
+        """A prompt and its mask as tensors; raises where steps after it would go wrong."""
         shapes.check_count("max_tokens", max_tokens)
-        prompt = prompts.tokens("prompt", prompt)
-        mask = prompts.mask(mask, prompt)
-        embeddings = self.embeddings
-        own = None if embeddings is None else embeddings.compute_mask(prompt)
-        positions = None if embeddings is None else embeddings.positions
-        prompts.check(prompt, masks.both(mask, own), max_tokens, positions)
+        prompt = _tokens(prompt)
+        mask = masks.boolean("mask", mask)
+        if mask is not None:
+            # One row for all of a batch is not taken: the mask is stored in the cache.
+            shapes.check_rank("mask", mask, 2, "(batch, positions)")
+            what = "Batch sizes of `prompt` and its mask"
+            shapes.check_same(what, prompt=prompt.shape[0], mask=mask.shape[0])
+        mask = masks.padding(prompt, mask, "prompt", features=False)
+        embeddings, real, most = self.embeddings, mask, None
+        if embeddings is not None:
+            real = masks.both(mask, embeddings.compute_mask(prompt))
+            most = getattr(embeddings.positions, "max_length", None)
+        values, longest = None, prompt.shape[1]
+        if real is not None:
+            values = shapes.visible_values(real)
+            longest = None if values is None else int(np.max(np.sum(values, axis=1), initial=1))
+        # A prompt of one token is a start token, which may equal the padding token, as in T5.
+        if values is not None and values.shape[1] > 1 and not values[:, -1].all():
+            row = int(np.argmin(values[:, -1]))
+            raise ValueError(
+                "The last token of each prompt is what the first step reads, and must be real: pad "
+                f"on the left. Received: mask[{row}]={values[row].tolist()}"
+            )
+        # The last of the tokens that follow is never read.
+        if None not in (most, longest) and longest + max_tokens - 1 > most:
+            raise ValueError(
+                f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
+                f"Received: a prompt of {longest} tokens and max_tokens={max_tokens}"
+            )
         return prompt, mask
 
     def step(
@@ -197,3 +264,27 @@ class Decoder(Stack):
         real = ops.ones_like(tokens[:, None], dtype="bool")
         logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
         return logits[:, 0], cache
+
+
+def _tokens(rows):
+    """A prompt of any form as int32 tokens (B, T), with T of at least 1."""
+    if not shapes.is_array(rows):
+        try:
+            rows = np.asarray(rows)
+        except ValueError as error:
+            lengths = [len(row) if isinstance(row, Sized) else 1 for row in rows]
+            raise ValueError(
+                "`prompt` must have rows of one length: pad shorter ones on the left, and say "
+                f"so in a mask. Received: rows of lengths {lengths}"
+            ) from error
+        except (NotImplementedError, TypeError, RuntimeError):
+            # Rows of tensors that are being traced.
+            rows = ops.convert_to_tensor(rows)
+    if "int" not in str(rows.dtype) and 0 not in rows.shape:
+        raise TypeError(
+            f"`prompt` must be integers (batch, positions). Received dtype {rows.dtype}"
+        )
+    shapes.check_rank("prompt", rows, 2, "(batch, positions)")
+    if rows.shape[1] == 0:
+        raise ValueError(f"`prompt` must have a token. Received: prompt.shape={tuple(rows.shape)}")
+    return ops.cast(rows, "int32")

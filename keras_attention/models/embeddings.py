@@ -70,36 +70,23 @@ class Embeddings(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.tokens = saving.check_layer("tokens", tokens)
-        self.positions = saving.check_layer(
-            "positions", positions, PositionEmbedding, optional=True
-        )
-        self.types = saving.check_layer("types", types, optional=True)
-        self.norm = saving.check_layer("norm", norm, optional=True)
+        check = saving.check_layer
+        self.tokens = check("tokens", tokens)
+        self.positions = check("positions", positions, PositionEmbedding, optional=True)
+        self.types = check("types", types, optional=True)
+        self.norm = check("norm", norm, optional=True)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.projection = saving.check_layer("projection", projection, optional=True)
-        self.token_projection = saving.check_layer(
-            "token_projection", token_projection, optional=True
-        )
+        self.projection = check("projection", projection, optional=True)
+        self.token_projection = check("token_projection", token_projection, optional=True)
         self._dropout_layer = Dropout(self.dropout, dtype=self.dtype_policy)
 
     def build(self, inputs_shape):
-        shape = self._build(self.tokens, inputs_shape)
-        if self.token_projection is not None:
-            shape = self._build(self.token_projection, shape)
-        if self.types is not None:
-            self._build(self.types, inputs_shape)
-        for layer in (self.positions, self.norm):
-            if layer is not None:
-                shape = self._build(layer, shape)
-        if self.projection is not None:
-            self._build(self.projection, shape)
-
-    def _build(self, layer, shape):
-        """Builds a part, and returns the shape of its output."""
-        if not layer.built:
-            layer.build(shape)
-        return layer.compute_output_shape(shape)
+        shape, first = inputs_shape, (self.tokens, self.token_projection, self.types)
+        for layer in (*first, self.positions, self.norm, self.projection):
+            if layer is not None and not layer.built:
+                layer.build(inputs_shape if layer is self.types else shape)
+            if layer is not None and layer is not self.types:
+                shape = layer.compute_output_shape(shape)
 
     dropout_layer = parts.part("_dropout_layer", "The layer of the dropout.")
 

@@ -14,29 +14,23 @@ from keras_attention.core import tap
 from keras_attention.core.hints import Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
-from keras_attention.models import history
 from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
 
-# What a call may get beside its inputs, and symbolic calls check.
+# The arguments of a call that all blocks get as they are given, and all but the inputs.
 OF_PAIRS = ("attention_mask", "positions", "segment_ids")
 ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", *OF_PAIRS)
 
 
 class Rows(NamedTuple):
-    """What blocks are given of a batch, and the way back.
-
-    Args:
-        x, mask: (B, T, D), and boolean (B, T) or None.
-        positions: as blocks take them.
-        of_cells: those of blocks with cells of a grid, if these are counted as tokens; or None.
-        order: the `Order` of the rows; None for that of the inputs.
-    """
+    """Vectors (B, T, D) as the blocks get them, with their mask and their positions."""
 
     x: Any
     mask: Any
     positions: Any
+    # The positions for blocks on a grid, where its cells are counted as tokens; or None.
     of_cells: Any = None
+    # The order of the tokens, or None where it is that of the inputs.
     order: sequence.Order | None = None
 
 
@@ -140,10 +134,8 @@ class Stack(saving.ConfigurableModel, saved=False):
             )
 
     def _masks_of(self, inputs, mask):
-        """The mask of the vectors and that of the inputs, such as pixels, of the `mask` of a call.
-
-        Keras passes the mask that inputs carry as `mask` too.
-        """
+        """The masks of the vectors and of the inputs, such as pixels, by the `mask` of a call."""
+        # Keras passes the mask that inputs carry as `mask` too.
         carried = masks.implicit(inputs)
         vectors = self.embeddings.compute_output_shape(inputs.shape)[:-1]
         of_vectors, of_inputs = None, carried
@@ -162,7 +154,7 @@ class Stack(saving.ConfigurableModel, saved=False):
             of_vectors = masks.both(of_vectors, carried)
         return of_vectors, of_inputs
 
-    def _rows(self, x, mask, positions, attention_mask, segment_ids):
+    def _rows(self, x, mask, attention_mask, positions, segment_ids):
         """The `Rows` for the blocks, of a call without a cache.
 
         Blocks count their tokens themselves. Rows are compacted once for all of them, where that
@@ -182,42 +174,26 @@ class Stack(saving.ConfigurableModel, saved=False):
             return given._replace(positions=sequence.COMPACTED)
         return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
 
-    def _read(
-        self,
-        inputs,
-        context=None,
-        types=None,
-        mask=None,
-        context_mask=None,
-        attention_mask=None,
-        positions=None,
-        segment_ids=None,
-        cache=None,
-        training=None,
-    ):
-        """The result of a call."""
+    def _read(self, inputs, context, types, mask, context_mask, of_pairs, cache, training):
+        """The result of a call; `of_pairs` are its arguments of these names."""
+        attention_mask, positions, segment_ids = of_pairs
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
+        # A cache counts its own tokens.
+        rows = Rows(x, mask, positions)
         if cache is None:
-            rows = self._rows(x, mask, positions, attention_mask, segment_ids)
-        else:
-            # A cache counts its own tokens.
-            rows = Rows(x, mask, positions)
-        x = rows.x
-        caches, none = [], [None] * len(self.blocks)
-        of_blocks = self._cells, self._contexts(context), cache or none
-        for block, cells, of_block, before in zip(self.blocks, *of_blocks, strict=True):
+            rows = self._rows(x, mask, *of_pairs)
+        x, caches = rows.x, []
+        given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+        for block, cells, of_block, before in self._of_blocks(context, cache):
             x = block(
                 x,
                 of_block,
-                mask=rows.mask,
-                # Keras passes a list of the masks that a list of caches carries.
                 context_mask=None if isinstance(context, (list, tuple)) else context_mask,
-                attention_mask=attention_mask,
                 positions=rows.of_cells if cells and rows.of_cells is not None else rows.positions,
-                segment_ids=segment_ids,
                 cache=before,
                 training=training,
+                **given,
             )
             if cache is not None:
                 x, after = x
@@ -230,15 +206,22 @@ class Stack(saving.ConfigurableModel, saved=False):
         output = masks.carry(x, mask)
         return output if cache is None else (output, caches)
 
-    def _contexts(self, context):
-        """The context of each block: one for all, or those of `cache_context`."""
-        if not isinstance(context, (list, tuple)):
-            return [context] * len(self.blocks)
-        return self._of_each_block("context", context)
+    def _of_blocks(self, context, cache):
+        """Each block, whether it has cells of a grid, its context, and its cache or None.
+
+        The context is one for all blocks, or the list that `cache_context` returns; Keras then
+        passes a list of masks as `context_mask`.
+        """
+        count = len(self.blocks)
+        listed = isinstance(context, (list, tuple))
+        contexts = self._of_each_block("context", context) if listed else [context] * count
+        return zip(self.blocks, self._cells, contexts, cache or [None] * count, strict=True)
 
     def _split(self, cache):
-        """The caches of the blocks, checked, and the tokens beside them or None."""
-        cache, tokens = history.split(cache)
+        """The caches of the blocks, checked, and the cache of their tokens or None."""
+        tokens, last = None, cache[-1] if isinstance(cache, (list, tuple)) and cache else None
+        if isinstance(last, dict) and set(last) == {"tokens"}:
+            *cache, tokens = cache
         return cache if cache is None else self._of_each_block("cache", cache), tokens
 
     def _of_each_block(self, name, given):
@@ -265,7 +248,6 @@ class Stack(saving.ConfigurableModel, saved=False):
         given = dict.fromkeys(ARGUMENTS) | given
         context, mask = given["context"], given["mask"]
         cache, _ = self._split(given["cache"])
-        contexts = self._contexts(context)
         self._check_types(given["types"])
         self._counting(given["positions"])
         shape = self.compute_output_shape(x.shape)
@@ -277,9 +259,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         of_blocks = {name: given[name] for name in ("context_mask", *OF_PAIRS)}
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
-        none = [None] * len(self.blocks)
-        for block, context, before in zip(self.blocks, contexts, cache or none, strict=True):
-            block.compute_output_spec(x, context, cache=before, **of_blocks)
+        for block, _, of_block, before in self._of_blocks(context, cache):
+            block.compute_output_spec(x, of_block, cache=before, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
         return output if cache is None else (output, [kv_cache.specs(x) for x in given["cache"]])
 
@@ -350,6 +331,5 @@ class Encoder(Stack):
         segment_ids: Tensors | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        return self._read(
-            inputs, None, types, mask, None, attention_mask, positions, segment_ids, None, training
-        )
+        of_pairs = attention_mask, positions, segment_ids
+        return self._read(inputs, None, types, mask, None, of_pairs, None, training)

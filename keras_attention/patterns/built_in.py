@@ -1,19 +1,47 @@
-"""The built-in patterns: each is one comparison of two positions, or of two blocks of them."""
+"""The built-in patterns: each is one comparison of two positions, or of two blocks of them.
+
+`Distances` and `Stretched` are what kernels make of them, to compute them in parts.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.base import Pattern, Span
+from keras_attention.patterns.base import Pattern, Span, booleans
 from keras_attention.patterns.groups import Groups
 from keras_attention.sequences import shapes
 
 
-class Causal(Pattern):
+class Distances(Pattern, saved=False):
+    """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound.
+
+    >>> from keras_attention.patterns.built_in import Distances
+    >>> [j for j in range(10) if Distances(None, -3)(5, j)]
+    [0, 1, 2]
+    """
+
+    def __init__(self, lowest: int | None, highest: int | None):
+        self.lowest, self.highest = lowest, highest
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        bounds = []
+        if self.lowest is not None:
+            bounds.append(ops.greater_equal(j, i + self.lowest))
+        if self.highest is not None:
+            bounds.append(ops.less_equal(j, i + self.highest if self.highest else i))
+        return functools.reduce(ops.logical_and, bounds)
+
+    def span(self) -> Span:
+        left = None if self.lowest is None else -self.lowest
+        return Span(left, self.highest, by_distance=True, exact=True)
+
+
+class Causal(Distances):
     """Attends to the present and the past: j ≤ i.
 
     >>> import keras
@@ -25,14 +53,13 @@ class Causal(Pattern):
            [1, 1, 1, 1]])
     """
 
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.less_equal(j, i)
+    lowest, highest = None, 0
 
-    def span(self) -> Span:
-        return Span(None, 0, by_distance=True, exact=True)
+    def __init__(self):
+        """Takes no bounds."""
 
 
-class SlidingWindow(Pattern):
+class SlidingWindow(Distances):
     """Attends to a neighborhood: i − left ≤ j ≤ i + right.
 
     Keras's `sliding_window=w` is `SlidingWindow(w - 1, w - 1)`.
@@ -41,38 +68,23 @@ class SlidingWindow(Pattern):
         left: number of visible keys before the query, at least 0.
         right: number of visible keys after it.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.SlidingWindow(1, 0)(range(4), range(4))).astype(int)
-    array([[1, 0, 0, 0],
-           [1, 1, 0, 0],
-           [0, 1, 1, 0],
-           [0, 0, 1, 1]])
+    >>> [j for j in range(10) if patterns.SlidingWindow(2, 1)(5, j)]
+    [3, 4, 5, 6]
     """
 
     def __init__(self, left: int, right: int):
         self.left = shapes.check_count("left", left, 0)
         self.right = shapes.check_count("right", right, 0)
-
-    def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.logical_and(
-            ops.greater_equal(j, i - self.left), ops.less_equal(j, i + self.right)
-        )
-
-    def span(self) -> Span:
-        return Span(self.left, self.right, by_distance=True, exact=True)
+        super().__init__(-self.left, self.right)
 
 
 class Dilated(Pattern):
     """Attends to every `rate`-th key, counted from the query: (i − j) mod rate = 0.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Dilated(2)(range(4), range(4))).astype(int)
-    array([[1, 0, 1, 0],
-           [0, 1, 0, 1],
-           [1, 0, 1, 0],
-           [0, 1, 0, 1]])
+    >>> [j for j in range(10) if patterns.Dilated(2)(5, j)]
+    [1, 3, 5, 7, 9]
     """
 
     def __init__(self, rate: int):
@@ -160,13 +172,9 @@ class Global(Pattern):
 class Block(Pattern):
     """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
 
-    >>> import keras
     >>> from keras_attention import patterns
-    >>> keras.ops.convert_to_numpy(patterns.Block(2)(range(4), range(4))).astype(int)
-    array([[1, 1, 0, 0],
-           [1, 1, 0, 0],
-           [0, 0, 1, 1],
-           [0, 0, 1, 1]])
+    >>> [j for j in range(10) if patterns.Block(4)(5, j)]
+    [4, 5, 6, 7]
     """
 
     def __init__(self, size: int):
@@ -177,6 +185,27 @@ class Block(Pattern):
 
     def span(self) -> Span:
         return Span(self.size - 1, self.size - 1)
+
+
+class Stretched(Pattern, saved=False):
+    """A pattern of positions that are `rate` apart, renumbered consecutively.
+
+    >>> from keras_attention import patterns
+    >>> from keras_attention.patterns.built_in import Stretched
+    >>> [j for j in range(10) if Stretched(patterns.SlidingWindow(4, 2), 2)(5, j)]
+    [3, 4, 5, 6]
+    """
+
+    def __init__(self, pattern: Pattern, rate: int):
+        self.pattern, self.rate = pattern, rate
+
+    def attends(self, i: Tensor, j: Tensor) -> Tensor:
+        return booleans(self.pattern, i * self.rate, j * self.rate)
+
+    def span(self) -> Span:
+        span = self.pattern.span()
+        left, right = (x if x is None else x // self.rate for x in (span.left, span.right))
+        return dataclasses.replace(span, left=left, right=right, rate=1)
 
 
 class RandomBlocks(Pattern):
@@ -216,12 +245,9 @@ class RandomBlocks(Pattern):
                 f"Received: count={count}, length={length}, size={size}"
             )
 
-    def _blocks(self):
-        """The blocks (N, count) that each block sees."""
-        return _chosen(-(-self.length // self.size), self.count, self.seed)
-
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        blocks = ops.convert_to_tensor(self._blocks())
+        chosen = _chosen(-(-self.length // self.size), self.count, self.seed)
+        blocks = ops.convert_to_tensor(chosen)
         own, other = (ops.floor_divide(at, self.size) for at in (i, j))
         own = ops.clip(own, 0, blocks.shape[0] - 1)
         seen = ops.not_equal(i, i)
@@ -236,6 +262,7 @@ class RandomBlocks(Pattern):
 
 @functools.lru_cache(maxsize=64)
 def _chosen(blocks, count, seed):
+    """The blocks (N, count) that each of N blocks sees."""
     # The numbers of a `RandomState` are the same in all versions of NumPy.
     rng = np.random.RandomState(seed)
     found = np.stack([rng.permutation(blocks - 1)[:count] for _ in range(blocks)])

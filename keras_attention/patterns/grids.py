@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from keras import ops
@@ -92,19 +93,8 @@ class GridWindow(_Grid):
                 f"Received: grid={self.grid}, size={self.size}, shift={self.shift}"
             )
 
-    def _window(self, rows, *others):
-        """The number of the window of a cell."""
-        image, number = rows // self.grid[0], 0
-        for size, width, first, along in zip(
-            self.grid, self.size, self.shift, [rows % self.grid[0], *others], strict=True
-        ):
-            # One window more than fit, for what is before the first.
-            number = number * (size // width + 2) + (along + (width - first)) // width
-            image = image * (size // width + 2)
-        return image + number
-
     def _near(self, query, key):
-        return ops.equal(self._window(*query), self._window(*key))
+        return _of_one_window(self.grid, self.size, self.shift, query, key)
 
     def groups(self) -> Groups:
         return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
@@ -199,17 +189,16 @@ class Axial(_Grid):
         self.axis = axis
 
     def _near(self, query, key):
-        image = ops.equal(query[0] // self.grid[0], key[0] // self.grid[0])
-        same = [ops.equal(at, other) for at, other in zip(query, key, strict=True)]
+        still = (0,) * len(self.grid)
+        return functools.reduce(
+            ops.logical_or,
+            [_of_one_window(self.grid, size, still, query, key) for size in self._lines()],
+        )
+
+    def _lines(self):
+        """The sizes of what a query sees along each axis that it attends to."""
         axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
-        near = None
-        for axis in axes:
-            along = image
-            for other, equal in enumerate(same):
-                if other != axis:
-                    along = ops.logical_and(along, equal)
-            near = along if near is None else ops.logical_or(near, along)
-        return near
+        return [tuple(n if at == axis else 1 for at, n in enumerate(self.grid)) for axis in axes]
 
     def parts(self) -> list[Pattern]:
         if self.axis is not None:
@@ -225,10 +214,24 @@ class Axial(_Grid):
         return self.axis is not None
 
     def _box(self):
-        axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
-        return tuple(n if axis in axes else 1 for axis, n in enumerate(self.grid))
+        return tuple(map(max, zip(*self._lines(), strict=True)))
 
     def groups(self) -> Groups | None:
         if self.axis is None:
             return None
         return boxes(self.grid, self._box(), (0,) * len(self.grid), None, self.prefix)
+
+
+def _of_one_window(grid, size, shift, *cells):
+    """Whether two cells, with a coordinate for each axis, are of one window of an image."""
+    numbers = []
+    for rows, *others in cells:
+        image, number = rows // grid[0], 0
+        for most, width, first, along in zip(
+            grid, size, shift, [rows % grid[0], *others], strict=True
+        ):
+            # One window more than fit, for what is before the first.
+            number = number * (most // width + 2) + (along + (width - first)) // width
+            image = image * (most // width + 2)
+        numbers.append(image + number)
+    return ops.equal(*numbers)

@@ -71,12 +71,9 @@ def shorter(groups: Groups, length: int) -> Groups:
 
 @functools.lru_cache(maxsize=64)
 def boxes(grid, box, halo, shift=None, prefix=0, exact=True):
-    """Groups of a grid cut into boxes, whose queries see keys up to `halo` beyond their box.
-
-    `grid`, `box`, `halo` and `shift` have a number for each axis. The first box starts at `shift`.
-    What is left before it and after the last one are boxes too, one and the same if `box` divides
-    the axis, and then the pattern has to tell them apart.
-    """
+    """Groups of a grid cut into boxes from `shift` on, with keys up to `halo` beyond each box."""
+    # What is left before the first and after the last box are boxes too: if `box` divides the axis
+    # one and the same, in which the pattern has to tell them apart.
     firsts, wraps = [], []
     for size, width, first in zip(grid, box, shift or (0,) * len(grid), strict=True):
         wraps.append(first > 0 and size % width == 0)

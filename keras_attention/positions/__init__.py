@@ -14,11 +14,9 @@ from typing import TypeAlias
 from keras_attention import saving
 from keras_attention.core.hints import Config
 from keras_attention.positions.base import Position
-from keras_attention.positions.cope import CoPE
+from keras_attention.positions.biases import FIRE, ALiBi, GridRelativeBias, Kerple, RelativeBias
 from keras_attention.positions.grid_rotary import AxialRotary, MixedRotary
-from keras_attention.positions.learned_bias import FIRE, GridRelativeBias, RelativeBias
-from keras_attention.positions.penalties import ALiBi, Kerple
-from keras_attention.positions.relative import Disentangled, Shaw, TransformerXL
+from keras_attention.positions.relative import CoPE, Disentangled, Shaw, TransformerXL
 from keras_attention.positions.rotary import Rotary, XPos
 
 __all__ = [

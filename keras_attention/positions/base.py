@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving
+from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Tensor
 from keras_attention.scores import ScaledDot, full_precision
@@ -146,12 +147,14 @@ class Position(saving.ConfigurableLayer, saved=False):
         wide = shapes.accumulation_dtype(query, key)
         if "bias" in self.overrides:
             spec = spec.replace(position_biases=(self.bias_between(query.shape[2], wide),))
-        if "query_bias" in self.overrides:
-            query, key, *projected = (keras.ops.cast(x, wide) for x in (query, key, *projected))
-            pairs = spec.positions.pairs  # type: ignore[union-attr]
-            bias = self.query_bias(query, key, *pairs, *projected)
-            spec = spec.replace(biases=(*spec.biases, bias))
+        if self.has_query_bias:
+            arrays = (keras.ops.cast(x, wide) for x in (query, key, *projected))
+            spec = spec.replace(biases=(*spec.biases, *self._terms(spec, *arrays)))
         return spec
+
+    def _terms(self, spec, query, key, *projected):
+        """What a position with a bias of queries adds, as arrays that sum to it."""
+        return (self.query_bias(query, key, *spec.positions.pairs, *projected),)
 
     def check_score(self, score):
         """Raises if `score` is built in and not among `scores`; custom ones are not checked."""
@@ -184,10 +187,20 @@ class Position(saving.ConfigurableLayer, saved=False):
         return PositionBias(function, values, self.by_distance, self.bounded, self.on_grid)
 
 
-def check_heads(position, built, received):
-    """Raises unless a bias per head is for as many heads as its position was built for."""
-    if received != built:
+def check_shared(position, built, **received):
+    """Raises unless a layer has the size that its position was built for by another."""
+    ((name, size),) = received.items()
+    if size != built:
         raise ValueError(
-            f"Layers sharing a {type(position).__name__} need one number of heads. It was built "
-            f"for {built}. Received: num_heads={received}"
+            f"Layers sharing a {type(position).__name__} need one {name}. It was built for "
+            f"{name}={built}. Received: {name}={size}"
         )
+
+
+def looked_up(table, rows):
+    """The bias (…, H, T, S) of a table (N, H) and the rows of pairs, as `bias` returns it."""
+    # A row for each head, so that one lookup gives (H, T, S).
+    columns = keras.ops.transpose(table)
+    if len(rows.shape) == 2:
+        return backend.take(columns, rows, axis=1)
+    return keras.ops.moveaxis(backend.take(columns, rows[:, 0], axis=1), 0, 1)

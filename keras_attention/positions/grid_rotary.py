@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention import scores
-from keras_attention.positions.base import Position, check_heads
+from keras_attention.positions.base import Position, check_shared
 from keras_attention.positions.rotary import Layout, Rotary, angles, paired, rotated_size
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
@@ -26,9 +26,7 @@ class AxialRotary(Rotary):
     Positions of the prefix are not rotated.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
-        prefix: the number of positions before the grid, such as class tokens.
+        grid, prefix: as of `patterns.GridWindow`.
         **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024; `layout`,
             which is "interleaved" in EVA-02, and "half_split" in Qwen2-VL; `dim`, a multiple of
             twice the number of axes; `scaling="linear"` with `factor`, the grid's size to that in
@@ -38,8 +36,6 @@ class AxialRotary(Rotary):
         ValueError: a number or a name is not as described, the scaling depends on the length
             ("dynamic", "longrope"), or the number of features to rotate is no multiple of twice
             the number of axes, exceeds the features, or differs between sides.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -102,9 +98,7 @@ class MixedRotary(Position):
     (in float64 for float64), and rounded once.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
-        prefix: the number of positions before the grid, such as class tokens.
+        grid, prefix: as of `patterns.GridWindow`.
         max_wavelength: the longest wavelength at the beginning, divided by 2π.
         dim: number d of rotated features, the first ones of each head, a multiple of twice the
             number of axes; None for all.
@@ -115,8 +109,6 @@ class MixedRotary(Position):
         ValueError: a number or a name is not as described, the number of features to rotate is no
             multiple of twice the number of axes, exceeds the features, or differs between sides,
             or layers of different sizes share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -166,9 +158,9 @@ class MixedRotary(Position):
     def encode(self, query, key, query_positions, key_positions):
         wide = shapes.accumulation_dtype(query, key)
         heads, _, pairs = self.frequencies.shape
-        check_heads(self, heads, key.shape[2])
+        check_shared(self, heads, num_heads=key.shape[2])
         size = rotated_size(self.dim, query.shape[-1], key.shape[-1])
-        shapes.check_same("Features of layers that share it", built=2 * pairs, received=size)
+        check_shared(self, 2 * pairs, features=size)
         of_keys = ops.cast(self.frequencies, wide)
         of_queries = ops.repeat(of_keys, query.shape[2] // heads, axis=0)
         return (

@@ -1,8 +1,9 @@
-"""Vectors of distances, compared with queries and keys: learned, of sines, or projected."""
+"""Vectors of distances, compared with queries and keys: learned, of sines, projected, counted."""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import keras
@@ -13,10 +14,10 @@ from keras_attention import saving, scores
 from keras_attention.backend import backend
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
-from keras_attention.positions.base import Position
-from keras_attention.positions.learned_bias import check_distance
+from keras_attention.positions.base import Position, check_shared
+from keras_attention.positions.biases import check_distance
 from keras_attention.positions.rotary import angles
-from keras_attention.sequences import shapes
+from keras_attention.sequences import masks, shapes
 from keras_attention.spec import Positions
 
 
@@ -39,8 +40,6 @@ class Shaw(Position):
         ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
             inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
             sizes share one object.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -75,10 +74,9 @@ class Shaw(Position):
 
     def build_values(self, value_shape):
         if self.use_values:
-            size = value_shape[-1]
             if self.built:
-                self._check("value_dim", self._value_size, size)
-            self._value_size = size
+                check_shared(self, self._value_size, value_dim=value_shape[-1])
+            self._value_size = value_shape[-1]
 
     def build(self, query_shape, key_shape):
         self._num_heads = query_shape[2]
@@ -86,13 +84,6 @@ class Shaw(Position):
         self._of_values = None
         if self.use_values:
             self._of_values = self._embeddings("value_embeddings", self._value_size)
-
-    def _check(self, name, built, received):
-        if built != received:
-            raise ValueError(
-                "Layers sharing a Shaw need equal sizes. It was built for "
-                f"{name}={built}. Received: {name}={received}"
-            )
 
     def _embeddings(self, name, size):
         return self._add_weight(
@@ -102,12 +93,12 @@ class Shaw(Position):
         )
 
     def encode(self, query, key, query_positions, key_positions):
-        self._check("key_dim", self._of_keys.shape[-1], query.shape[-1])
+        check_shared(self, self._of_keys.shape[-1], key_dim=query.shape[-1])
         return query, key
 
     def into_spec(self, spec, query, key, key_mask=None, projected=()):
         if self.per_head:
-            self._check("num_heads", self._num_heads, query.shape[2])
+            check_shared(self, self._num_heads, num_heads=query.shape[2])
         tables = self._of_keys, self._of_values
         keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
         return spec.replace(relative_keys=keys, relative_values=values)
@@ -138,8 +129,6 @@ class TransformerXL(Position):
     Raises:
         ValueError: a number is not as described, the score is not "scaled_dot" or has another
             scale, or layers of different sizes share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import patterns, positions
@@ -189,17 +178,13 @@ class TransformerXL(Position):
             weight = self.add_weight(name=name, shape=(heads, size), initializer=initializer)
             setattr(self, name, weight)
 
-    def into_spec(self, spec, query, key, key_mask=None, projected=()):
-        wide = shapes.accumulation_dtype(query, key)
-        sizes = zip(("Heads", "Features"), self.kernel.shape[1:], query.shape[2:], strict=True)
-        for what, built, received in sizes:
-            what = f"{what} of layers that share a TransformerXL"
-            shapes.check_same(what, built=built, received=received)
-        query, key = (semantics.finite(ops.cast(x, wide)) for x in (query, key))
-        kernel, u, v = (
-            ops.cast(weight, wide)
-            for weight in (self.kernel, self.content_bias, self.position_bias)
-        )
+    def _terms(self, spec, query, key, *projected):
+        _, heads, size = self.kernel.shape
+        check_shared(self, heads, num_heads=query.shape[2])
+        check_shared(self, size, key_dim=query.shape[3])
+        wide, (query, key) = query.dtype, map(semantics.finite, (query, key))
+        weights = self.kernel, self.content_bias, self.position_bias
+        kernel, u, v = (ops.cast(weight, wide) for weight in weights)
         scale = query.shape[-1] ** -0.5
         # Groups (G, H / G, K) of heads that share a key.
         u = ops.reshape(u * scale, (key.shape[2], -1, u.shape[-1]))
@@ -224,7 +209,7 @@ class TransformerXL(Position):
         of_positions = ops.concatenate([cos_j, sin_j], axis=-1)
         keys = "bsn" if len(at.key.shape) == 2 else "sn"
         pairs = ops.einsum(f"bhtn,{keys}->bhts", of_queries, of_positions)
-        return spec.replace(biases=(*spec.biases, of_keys, pairs))
+        return of_keys, pairs
 
 
 # The number of terms: content to content, content to position, position to content.
@@ -264,8 +249,6 @@ class Disentangled(Position):
             unequal sizes, or layers of different sizes share it; or it is used in a function, which
             projects nothing.
         TypeError: `norm` is not a layer.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -313,11 +296,8 @@ class Disentangled(Position):
     def build_inputs(self, query_shape, key_shape):
         name = "Numbers of features that Disentangled's table is projected from"
         shapes.check_same(name, query=query_shape[-1], key=key_shape[-1])
-        if self.built and self._features != query_shape[-1]:
-            raise ValueError(
-                "Layers sharing a Disentangled need inputs of one number of features. It was built "
-                f"for {self._features}. Received: {query_shape[-1]}"
-            )
+        if self.built:
+            check_shared(self, self._features, features=query_shape[-1])
         self._features = query_shape[-1]
 
     def build(self, query_shape, key_shape):
@@ -340,12 +320,9 @@ class Disentangled(Position):
     def encode(self, query, key, query_positions, key_positions):
         return query * _TERMS**-0.5, key
 
-    def into_spec(self, spec, query, key, key_mask=None, projected=()):
+    def _terms(self, spec, query, key, *projected):
         _check_of_a_layer(bool(projected))
-        wide = shapes.accumulation_dtype(query, key)
-        query, key, of_queries, of_keys = (
-            semantics.finite(ops.cast(x, wide)) for x in (query, key, *projected)
-        )
+        query, key, of_queries, of_keys = map(semantics.finite, (query, key, *projected))
         heads, size = query.shape[2:]
         at: Positions = spec.positions
         # Positions with queries and keys exchanged.
@@ -354,8 +331,7 @@ class Disentangled(Position):
         # `encode` has divided queries by √3.
         of_queries = of_queries * _TERMS**-0.5
         to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
-        bias = (to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5
-        return spec.replace(biases=(*spec.biases, bias))
+        return ((to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5,)
 
 
 def _check_of_a_layer(known):
@@ -368,10 +344,7 @@ def _check_of_a_layer(known):
 
 
 def _products(array, table, rows, heads, positions):
-    """Products (B, H, T, S) of an array (B, T, H, K) and, for each pair, a row of (N, H, K).
-
-    Either may have fewer heads. `rows` has the row of each distance from −m to m.
-    """
+    """Products (B, H, T, S) of (B, T, H, K) and, by the row of each distance, of (N, H, K)."""
     array, table = (
         x if x.shape[axis] == heads else ops.repeat(x, heads // x.shape[axis], axis=axis)
         for x, axis in ((array, 2), (table, 1))
@@ -398,3 +371,98 @@ def _rows(num_buckets, max_distance):
     both = np.concatenate([np.flip(bucket[1:]), -bucket])
     found = np.clip(k + both, 0, num_buckets - 1).astype("int32")
     return np.broadcast_to(found, found.shape)  # which may not be written
+
+
+class CoPE(Position):
+    r"""Contextual position encoding. Golovneva et al. 2024 (arXiv 2405.18719), equations 3 to 5.
+
+    The position of a key is the number of tokens, from it to the query, whose gate is open:
+
+        g_ij = σ(q_i · k_j / √K)
+        p_ij = min(Σ_{s = j … i} g_is, max_position)
+        score(i, j) = q_i · k_j / √K + q_i · e[p_ij]
+
+    with learned e[0] … e[max_position], interpolated between whole numbers. Gates of keys that are
+    masked, or after the query, are 0, so that it is causal. The scale of the gates is that of the
+    authors' code; the paper leaves out all scales.
+
+    A position needs the gates of all keys between, so the term is computed for all pairs at once:
+    a bias (B, H, T, S), and about three times the memory of the scores. Layers may share it.
+
+    Args:
+        max_position: the largest position; with the zeroth there is one more embedding.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of e,
+            (max_position + 1, K).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `max_position` is no integer of at least 1, queries and keys have different
+            numbers of features, or heads of unequal sizes share it.
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position=positions.CoPE(16))
+    >>> layer(x).shape
+    (2, 5, 32)
+    >>> layer.position.embeddings.shape
+    (17, 4)
+    """
+
+    encodes_alone = True
+    has_query_bias = True
+
+    def __init__(
+        self,
+        max_position: int = 63,
+        embeddings_initializer: Initializer = "zeros",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.max_position = shapes.check_count("max_position", max_position)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
+
+    def build(self, query_shape, key_shape):
+        sizes = {"query": query_shape[-1], "key": key_shape[-1]}
+        shapes.check_same("Features of query and key, of whose products CoPE has gates,", **sizes)
+        self.embeddings = self._add_weight("embeddings", (self.max_position + 1, query_shape[-1]))
+
+    def _terms(self, spec, query, key, *projected):
+        check_shared(self, self.embeddings.shape[-1], key_dim=query.shape[-1])
+        query, key = map(semantics.finite, (query, key))
+        terms = ops.einsum("bthk,nk->bhtn", query, ops.cast(self.embeddings, query.dtype))
+        # The last whole number but one, so that there is one above it.
+        counts = ops.clip(self._counts(spec, query, key), -math.inf, self.max_position)
+        below = ops.clip(ops.floor(counts), -math.inf, self.max_position - 1)
+        share = counts - ops.stop_gradient(below)
+        # TensorFlow takes no index that NaN has become.
+        at = ops.maximum(ops.cast(below, "int32"), 0)
+        low, high = (backend.take_last(terms, index) for index in (at, at + 1))
+        return (low + share * (high - low),)
+
+    def _counts(self, spec, query, key):
+        """How many gates of each query are open from each key on, (B, H, T, S)."""
+        if key.shape[2] != query.shape[2]:
+            key = ops.repeat(key, query.shape[2] // key.shape[2], axis=2)
+        gates = ops.einsum("bthk,bshk->bhts", query * query.shape[-1] ** -0.5, key)
+        at: Any = spec.positions
+        i, j = at.pairs
+        allowed = masks.both(semantics.mask(spec), j <= i)
+        gates = ops.where(allowed, ops.sigmoid(gates), ops.zeros_like(gates))
+        if at.consecutive:
+            return ops.flip(backend.cumsum(ops.flip(gates, axis=-1)), axis=-1)
+        # A cache may store keys in another order than that of their positions.
+        first = ops.argsort(-at.key, axis=-1)
+        back = ops.argsort(first, axis=-1)
+        return _ordered(backend.cumsum(_ordered(gates, first)), back)
+
+
+def _ordered(pairs, order):
+    """Pairs (B, H, T, S) with their keys in an order, (S,) or (B, S)."""
+    order = order[None] if len(order.shape) == 1 else order
+    # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
+    order = order[:, None, None] + ops.cast(ops.zeros_like(pairs), order.dtype)
+    return ops.take_along_axis(pairs, order, axis=-1)

@@ -71,8 +71,6 @@ class Rotary(Position):
         ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
             number of features to rotate is odd, exceeds the features, or differs between sides.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import positions
     >>> rotary = positions.Rotary(layout="interleaved")
@@ -146,19 +144,15 @@ class Rotary(Position):
 
     def _factors(self, name, given):
         """Positive numbers, one for each pair, for "longrope"; None for the other scalings."""
-        if (given is None) == (self.scaling == "longrope") or not (
-            given is None
-            or (
-                isinstance(given, (list, tuple, np.ndarray))
-                and all(shapes.is_number(factor) and factor > 0 for factor in given)
-            )
-        ):
-            expected = "positive numbers" if self.scaling == "longrope" else "None"
+        of_pairs, listed = self.scaling == "longrope", isinstance(given, (list, tuple, np.ndarray))
+        if of_pairs and listed and all(shapes.is_number(x) and x > 0 for x in given):
+            return tuple(float(factor) for factor in given)
+        if of_pairs or given is not None:
             raise ValueError(
-                f"`{name}` must be {expected} with scaling={self.scaling!r}. "
-                f"Received: {name}={given!r}"
+                f"`{name}` must be {'positive numbers' if of_pairs else 'None'} with "
+                f"scaling={self.scaling!r}. Received: {name}={given!r}"
             )
-        return None if given is None else tuple(float(factor) for factor in given)
+        return None
 
     def build(self, query_shape, key_shape):
         self._size(query_shape[-1], key_shape[-1])
@@ -367,8 +361,6 @@ class XPos(Rotary):
         ValueError: a number is not above 0, a call has too many queries, or positions of queries
             that are too far apart, or as `Rotary`. Positions whose values are known only at run
             time cannot be checked: the scores of those too far apart are limited.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions

@@ -156,11 +156,7 @@ class Score(saving.ConfigurableLayer, saved=False):
 
 
 class Learned(Score, saved=False):
-    """The base of scores with weights.
-
-    Args:
-        kernel_initializer, kernel_regularizer, kernel_constraint: of the weights that multiply.
-    """
+    """The base of scores with weights that multiply."""
 
     # Weights allow different numbers of features.
     unequal_sizes = True
@@ -194,12 +190,7 @@ class Learned(Score, saved=False):
 
 
 class LearnedWithBias(Learned, saved=False):
-    """The base of scores with weights that multiply and weights that add.
-
-    Args:
-        use_bias: whether there are weights that add.
-        bias_initializer, bias_regularizer, bias_constraint: of these.
-    """
+    """The base of scores with weights that multiply and, by `use_bias`, weights that add."""
 
     def __init__(
         self,
@@ -225,10 +216,7 @@ class LearnedWithBias(Learned, saved=False):
 
 
 def multiply(equation, array, kernel):
-    """The product of an array and a weight, finite for all values of the array.
-
-    The equation is an einsum's; `u` is the axis of hidden units.
-    """
+    """The product of an array and a weight by einsum, finite for all values of the array."""
     array = semantics.finite(array)
     return ops.einsum(equation, array, ops.cast(kernel, array.dtype))
 

@@ -134,10 +134,7 @@ def inference(
 
 
 class _Part(keras.Layer):
-    """Calls a model as a part of something.
-
-    Keras discards the losses of the model's last call if a call starts at the model itself.
-    """
+    """Calls a model: Keras discards the losses of its last call if a call starts at it."""
 
     def __init__(self, run):
         super().__init__(dtype="float32")

@@ -15,17 +15,15 @@ _SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
 
 
 class Layer(NamedTuple):
-    """Weights (H, T, S) of a layer, and T and S words, or None without words.
-
-    `others` is the share (H, T) of each query's weights on omitted keys, or None if none are
-    omitted; `pools` means that the queries are learned, and have no words.
-    """
+    """Weights (H, T, S) of a layer, and T and S words, or None without words."""
 
     name: str
     weights: np.ndarray
     queries: list | None
     keys: list | None
+    # The share (H, T) of a query's weights that is on omitted keys, or None if none are.
     others: np.ndarray | None
+    # Whether the queries are learned, and have no words.
     pools: bool
 
 
@@ -40,17 +38,7 @@ class Scores(dict):
 
 
 def read(scores, query_tokens=None, key_tokens=None):
-    """The layers of a figure, without the positions whose word is None.
-
-    Args:
-        scores, query_tokens, key_tokens: as in `plot_attention`.
-
-    Returns:
-        A list of `Layer`.
-
-    Raises:
-        ValueError, TypeError: as in `plot_attention`.
-    """
+    """The `Layer`s of the arguments of `plot_attention`, without positions whose word is None."""
     layers = []
     for name, weights in _named(scores).items():
         weights = _three_axes(name, weights)

@@ -66,8 +66,6 @@ def plot_attention(
     layers = labels.read(scores, query_tokens, key_tokens)
     try:
         from matplotlib.figure import Figure
-
-        from keras_attention.visualization import fonts
     except ImportError as error:
         raise ImportError(
             "`plot_attention` draws with matplotlib, which is not installed: "
@@ -84,7 +82,7 @@ def plot_attention(
         heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
     tokens = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
     title = _short(labels.visible(str(title)), LONGEST_HEADING) if title else None
-    family = fonts.families([*tokens, *(layer.name for layer in layers), title or ""])
+    family = _families([*tokens, *(layer.name for layer in layers), title or ""])
     text = {"parse_math": False, "usetex": False, "fontfamily": family}
 
     width = sum(widths) + BETWEEN * columns + AROUND + _beside(layers, "queries")
@@ -151,3 +149,31 @@ def _label(axis, tokens, inches, text, **options):
     shown = [_short(word, LONGEST_WORD) for word in tokens[::step]]
     size = min(9, 0.8 * step * pitch)
     axis.set_ticks(range(0, len(tokens), step), shown, fontsize=size, **text, **options)
+
+
+def _families(words):
+    """Names of fonts, first that of the user's settings, then those that cover missing letters."""
+    from matplotlib import font_manager, rcParams
+    from matplotlib.ft2font import FT2Font
+
+    def letters(path):
+        try:
+            return set(FT2Font(path).get_charmap())
+        except (OSError, RuntimeError):
+            return set()
+
+    wanted = list(rcParams["font.family"])
+    first = font_manager.findfont(font_manager.FontProperties(family=wanted))
+    missing = {ord(letter) for word in words for letter in word} - letters(first)
+    plain = (400, "normal", "regular", "book")
+    # Noto has a font for each script.
+    fonts = sorted(font_manager.fontManager.ttflist, key=lambda font: "Noto Sans" not in font.name)
+    for font in fonts:
+        if not missing:
+            break
+        if font.style != "normal" or "Last Resort" in font.name or font.weight not in plain:
+            continue
+        if found := missing & letters(font.fname):
+            wanted.append(font.name)
+            missing -= found
+    return wanted

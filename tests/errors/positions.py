@@ -36,10 +36,12 @@ ROWS = {
     "MixedRotary .*for 2.*num_heads=3": lambda: shared(
         positions.MixedRotary((2, 2)), [(2, 4), (3, 4)], CELLS
     ),
-    "RelativeBias .*for 2.*num_heads=3": lambda: shared(RELATIVE_BIAS, [(2, 4), (3, 4)]),
-    "Heads of .*built=2, received=3": lambda: shared(SEGMENTS, [(2, 4), (3, 4)]),
-    "Features of .*built=4, received=6": lambda: shared(SEGMENTS, [(2, 4), (2, 6)]),
-    "for 4.*Received: 6": lambda: [over(DISENTANGLED, zeros(B, T, size)) for size in (4, 6)],
+    "RelativeBias .*num_heads=2.*num_heads=3": lambda: shared(RELATIVE_BIAS, [(2, 4), (3, 4)]),
+    "TransformerXL .*num_heads=2.*num_heads=3": lambda: shared(SEGMENTS, [(2, 4), (3, 4)]),
+    "TransformerXL .*key_dim=4.*key_dim=6": lambda: shared(SEGMENTS, [(2, 4), (2, 6)]),
+    "for features=4.*features=6": lambda: [
+        over(DISENTANGLED, zeros(B, T, size)) for size in (4, 6)
+    ],
     # Positions
     "multiple of 4.*Received: 6": lambda: over(positions.AxialRotary((2, 2)), CELLS, key_dim=6),
     "`scaling` of AxialRotary .*'dynamic'": lambda: positions.AxialRotary(

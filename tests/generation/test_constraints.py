@@ -26,54 +26,13 @@ RULES = {
 }
 
 
-def constrained(logits, text, t, rules, max_tokens):
-    """The logits of a step, of a text as a list, by what `Constraints` says."""
-    logits = logits.astype("float64")
-    for word, bias in [
-        *rules.sequence_bias.items(),
-        *((word, -np.inf) for word in rules.bad_words),
-    ]:
-        if list(word[:-1]) == text[len(text) - len(word) + 1 :]:
-            logits[word[-1]] += bias
-    for token in set(text):
-        penalty = rules.repetition_penalty
-        logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
-    n = rules.no_repeat_ngram_size
-    grams = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)} if n else ()
-    for token in range(len(logits)):
-        if n and (*text[len(text) - n + 1 :], token) in grams:
-            logits[token] = -np.inf
-    logits[list(rules.suppress_tokens)] = -np.inf
-    if t == (rules.forced_first_token is not None):
-        logits[list(rules.begin_suppress_tokens)] = -np.inf
-    if t < rules.min_tokens:
-        logits[list(STOPS)] = -np.inf
-    for at, token in ((0, rules.forced_first_token), (max_tokens - 1, rules.forced_last_token)):
-        if t == at and token is not None:
-            logits = np.where(np.arange(len(logits)) == token, 0.0, -np.inf)
-    return logits
-
-
 def text_of(row):
     return [int(token) for token in PROMPT[row] if token >= 0]
 
 
-def forced(t, rules, max_tokens):
-    return (t == 0 and rules.forced_first_token is not None) or (
-        t == max_tokens - 1 and rules.forced_last_token is not None
-    )
-
-
-def greedy_by_lists(table, row, rules, max_tokens):
-    text, state, gains = text_of(row), row, []
-    while len(gains) < max_tokens and (not gains or text[-1] not in STOPS):
-        state = toy.next_state(state, text[-1], 5 * row)
-        t = len(gains)
-        token = int(np.argmax(constrained(table[state], text, t, rules, max_tokens)))
-        log_prob = toy.log_probabilities(table, state)[token]
-        gains.append(0.0 if forced(t, rules, max_tokens) else log_prob)
-        text.append(token)
-    return text[len(text_of(row)) :], gains
+def greedy_by_lists(table, row, rules):
+    text = text_of(row)
+    return toy.greedy_by_lists(table, text[-1], row, LENGTH, STOPS, rules, text)
 
 
 def beams_by_lists(table, row, rules, max_tokens, num_beams, alpha, rule, stopping):
@@ -88,7 +47,8 @@ def beams_by_lists(table, row, rules, max_tokens, num_beams, alpha, rule, stoppi
         ranked = []
         for total, tokens, state in live:
             log_probs = toy.log_probabilities(table, state)
-            gains = constrained(log_probs, prompt + list(tokens), t, rules, max_tokens)
+            text = prompt + list(tokens)
+            gains = toy.constrained(log_probs, text, t, rules, max_tokens, STOPS)
             for new in np.flatnonzero(gains > -np.inf):
                 after = toy.next_state(state, int(new), 5 * row)
                 ranked.append((total + gains[new], (*tokens, int(new)), after))
@@ -120,13 +80,13 @@ def test_greedy_is_the_loop_over_lists(name):
     table = toy.random_table(VOCABULARY, seed=3)
     found = run("greedy", table, rules)
     for row in range(2):
-        expected, log_probs = greedy_by_lists(table, row, rules, LENGTH)
+        expected, log_probs = greedy_by_lists(table, row, rules)
         np.testing.assert_array_equal(found.tokens[row], toy.padded(expected, LENGTH, toy.PAD))
         np.testing.assert_allclose(
             found.log_probabilities[row], toy.padded(log_probs, LENGTH, 0), rtol=1e-4, atol=1e-5
         )
-    changed = [greedy_by_lists(table, row, Constraints(), LENGTH) for row in range(2)]
-    assert changed != [greedy_by_lists(table, row, rules, LENGTH) for row in range(2)]
+    both = ([greedy_by_lists(table, row, x) for row in range(2)] for x in (Constraints(), rules))
+    assert next(both) != next(both)
 
 
 # Rules, and options of the search.
@@ -136,6 +96,8 @@ SEARCHES = [
     ("repetition", 3, 2.0, "power", "first"),
     ("tokens", 2, 0.0, "power", "exact"),
     ("last", 3, 1.5, "power", "estimate"),
+    # As `greedy`.
+    ("once", 1, 0.0, "wu", "exact"),
 ]
 
 
@@ -149,14 +111,14 @@ def test_beam_search_is_the_search_over_lists(search):
             table,
             RULES[name],
             num_beams=num_beams,
-            num_return=2,
+            num_return=min(2, num_beams),
             length_penalty=alpha,
             length_rule=rule,
             stopping=stopping,
         )
         for row in range(2):
             expected = beams_by_lists(table, row, RULES[name], LENGTH, *search[1:])
-            for rank, (score, tokens) in enumerate(expected[:2]):
+            for rank, (score, tokens) in enumerate(expected[: min(2, num_beams)]):
                 np.testing.assert_array_equal(
                     found.tokens[row, rank], toy.padded(tokens, LENGTH, toy.PAD)
                 )
@@ -189,7 +151,7 @@ def test_samples_keep_to_what_is_allowed():
         text = text_of(row)
         assert found.lengths[row] > 5
         for t, token in enumerate(found.tokens[row, : found.lengths[row]]):
-            logits = constrained(table[0], text, t, RULES["all"], LENGTH)
+            logits = toy.constrained(table[0], text, t, RULES["all"], LENGTH, STOPS)
             assert logits[token] > -np.inf
             expected = 0.0 if t in (0, LENGTH - 1) else -np.log(VOCABULARY)
             np.testing.assert_allclose(found.log_probabilities[row, t], expected, atol=1e-5)
@@ -248,15 +210,7 @@ def test_compiled_programs_have_the_prompt_as_an_argument():
 
 def test_equal_constraints_are_one():
     assert RULES["all"] == Constraints(
-        suppress_tokens=[3],
-        begin_suppress_tokens=np.array([1]),
-        forced_first_token=6,
-        forced_last_token=0,
-        bad_words=((1, 2), [8]),
-        sequence_bias=dict(WORDS),
-        min_tokens=5,
-        repetition_penalty=1.2,
-        no_repeat_ngram_size=3,
+        [3], np.array([1]), 6, 0, ((1, 2), [8]), dict(WORDS), 5, 1.2, 3
     )
     same = Constraints((3,), (1, 2), bad_words=[(6,)], min_tokens=4)
     assert hash(same) == hash(RULES["tokens"]) and same != RULES["all"]

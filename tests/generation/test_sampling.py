@@ -10,18 +10,7 @@ from hypothesis import strategies as st
 
 from keras_attention import generation
 from keras_attention.generation import sampling
-from tests.generation.toy import (
-    LENGTH,
-    PAD,
-    TOKENS,
-    fixed_logits,
-    greedy_by_lists,
-    numpy,
-    ops,
-    padded,
-    random_table,
-    toy,
-)
+from tests.generation import toy
 
 
 def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
@@ -80,8 +69,10 @@ LOGITS = np.random.default_rng(8).normal(size=11).astype("float32") * 1.5
 )
 def test_samples_have_the_distribution_by_definition(options):
     rows = 4000
-    found = generation.sample(fixed_logits(LOGITS), [0] * rows, (), max_tokens=2, seed=1, **options)
-    tokens = numpy(found.tokens)
+    found = generation.sample(
+        toy.fixed_logits(LOGITS), [0] * rows, (), max_tokens=2, seed=1, **options
+    )
+    tokens = toy.numpy(found.tokens)
     chances = kept(LOGITS, **options)
     assert_drawn_from(tokens[:, 0], chances)
     # Two draws of a row have nothing to do with each other.
@@ -89,8 +80,10 @@ def test_samples_have_the_distribution_by_definition(options):
     assert_drawn_from(tokens[:, 0] * len(LOGITS) + tokens[:, 1], pairs)
     # Reported is the model's own distribution.
     own = np.log(kept(LOGITS))
-    np.testing.assert_allclose(numpy(found.log_probabilities), own[tokens], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(numpy(found.scores), own[tokens].sum(1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        toy.numpy(found.log_probabilities), own[tokens], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(toy.numpy(found.scores), own[tokens].sum(1), rtol=1e-4, atol=1e-5)
 
 
 @functools.cache
@@ -111,7 +104,7 @@ def test_the_nucleus_is_the_one_of_sorting(seed, scale, top_p, rounded):
     logits = scale * np.random.default_rng(seed).normal(size=(3, 200))
     logits = np.round(logits, 1) if rounded else logits  # with ties
     logits = (logits - logits.max(axis=-1, keepdims=True)).astype("float32")
-    least = numpy(least_of_nucleus()(logits, np.float32(top_p)))
+    least = toy.numpy(least_of_nucleus()(logits, np.float32(top_p)))
     for row in range(3):
         chances = np.exp(logits[row].astype("float64"))
         sums = np.sort(chances)[::-1].cumsum() / chances.sum()
@@ -125,8 +118,8 @@ def test_draws_among_many_and_never_what_has_no_mass():
     masses = random.gamma(0.5, size=1000) * (random.random(1000) < 0.3)
     masses = masses.astype("float32")
     for draws in np.split(random.random((2, 2, 20000)).astype("float32"), 2):
-        rows = ops.convert_to_tensor(np.broadcast_to(masses, (20000, 1000)).copy())
-        tokens = numpy(sampling._drawn(rows, ops.convert_to_tensor(draws[0])))
+        rows = toy.ops.convert_to_tensor(np.broadcast_to(masses, (20000, 1000)).copy())
+        tokens = toy.numpy(sampling._drawn(rows, toy.ops.convert_to_tensor(draws[0])))
         assert_drawn_from(tokens, masses / masses.sum())
 
 
@@ -137,29 +130,36 @@ def test_the_ends_of_a_draw_are_within_what_has_mass(size, number):
         masses = np.zeros((1, size), "float32")
         masses[0, index] = 1e-30
         numbers = np.full((2, 1), number, "float32")
-        drawn = sampling._drawn(ops.convert_to_tensor(masses), ops.convert_to_tensor(numbers))
+        drawn = sampling._drawn(
+            toy.ops.convert_to_tensor(masses), toy.ops.convert_to_tensor(numbers)
+        )
         assert int(drawn[0]) == index
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.5])
 def test_repetition_penalty_by_definition(penalty):
     options = {"top_k": 1, "repetition_penalty": penalty, "stop_tokens": (2,), "seed": 0}
+    rules = generation.Constraints(repetition_penalty=penalty)
     for seed in range(3):
-        table = random_table(seed=seed, scale=1.0)
-        found = toy("sample", table, TOKENS, max_tokens=LENGTH, **options)
-        for row, token in enumerate(TOKENS):
-            expected, gains = greedy_by_lists(table, token, row, LENGTH, (2,), penalty)
-            np.testing.assert_array_equal(found.tokens[row], padded(expected, LENGTH, PAD))
+        table = toy.random_table(seed=seed, scale=1.0)
+        found = toy.toy("sample", table, toy.TOKENS, max_tokens=toy.LENGTH, **options)
+        for row, token in enumerate(toy.TOKENS):
+            expected, gains = toy.greedy_by_lists(table, token, row, toy.LENGTH, (2,), rules)
+            np.testing.assert_array_equal(
+                found.tokens[row], toy.padded(expected, toy.LENGTH, toy.PAD)
+            )
             np.testing.assert_allclose(
-                found.log_probabilities[row], padded(gains, LENGTH, 0), rtol=1e-4, atol=1e-6
+                found.log_probabilities[row], toy.padded(gains, toy.LENGTH, 0), rtol=1e-4, atol=1e-6
             )
 
 
 @pytest.mark.parametrize("temperature", [1e-37, 1e-60])
 def test_a_tiny_temperature_is_greedy_and_finite(temperature):
-    table, options = random_table(), {"max_tokens": LENGTH, "stop_tokens": (0, 2)}
-    cold = toy("sample", table, TOKENS, temperature=temperature, top_p=0.5, seed=0, **options)
-    greedy = toy("greedy", table, TOKENS, **options)
+    table, options = toy.random_table(), {"max_tokens": toy.LENGTH, "stop_tokens": (0, 2)}
+    cold = toy.toy(
+        "sample", table, toy.TOKENS, temperature=temperature, top_p=0.5, seed=0, **options
+    )
+    greedy = toy.toy("greedy", table, toy.TOKENS, **options)
     np.testing.assert_array_equal(cold.tokens, greedy.tokens)
     assert np.isfinite(cold.log_probabilities).all()
 
@@ -167,9 +167,9 @@ def test_a_tiny_temperature_is_greedy_and_finite(temperature):
 def test_seeds():
     def run(seed):
         found = generation.sample(
-            fixed_logits(np.zeros(50, "float32")), [0] * 8, (), max_tokens=4, seed=seed
+            toy.fixed_logits(np.zeros(50, "float32")), [0] * 8, (), max_tokens=4, seed=seed
         )
-        return numpy(found.tokens)
+        return toy.numpy(found.tokens)
 
     np.testing.assert_array_equal(run(3), run(3))
     generator = keras.random.SeedGenerator(3)
@@ -185,7 +185,7 @@ def test_a_nucleus_of_nearly_all_is_not_rounded():
     layer = keras.layers.Dense(1)
     layer.build((None, 1))
     program = generation.compiled(lambda x: sampling._least_of_nucleus(x, 0.9999999), layer)
-    least = numpy(program(logits))
+    least = toy.numpy(program(logits))
     assert (logits >= least).sum() == 1000
-    least = numpy(sampling._least_of_nucleus(keras.ops.array(logits), 0.99999))
+    least = toy.numpy(sampling._least_of_nucleus(keras.ops.array(logits), 0.99999))
     assert (logits >= least).sum() == 1

@@ -80,15 +80,52 @@ def toy(method, table, tokens, prompt=None, **options):
     return generation.Generated(*numpy(tuple(program(method, **options)(*arrays))))
 
 
-def greedy_by_lists(table, token, row, max_tokens, stop_tokens, penalty=1.0):
+def constrained(logits, text, t, rules, max_tokens, stop_tokens):
+    """The logits of a step, of a text as a list, by what `Constraints` says."""
+    logits = logits.astype("float64")
+    for word, bias in [
+        *rules.sequence_bias.items(),
+        *((word, -np.inf) for word in rules.bad_words),
+    ]:
+        if list(word[:-1]) == text[len(text) - len(word) + 1 :]:
+            logits[word[-1]] += bias
+    for token in set(text):
+        penalty = rules.repetition_penalty
+        logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+    n = rules.no_repeat_ngram_size
+    grams = {tuple(text[i : i + n]) for i in range(len(text) - n + 1)} if n else ()
+    for token in range(len(logits)):
+        if n and (*text[len(text) - n + 1 :], token) in grams:
+            logits[token] = -np.inf
+    logits[list(rules.suppress_tokens)] = -np.inf
+    if t == (rules.forced_first_token is not None):
+        logits[list(rules.begin_suppress_tokens)] = -np.inf
+    if t < rules.min_tokens:
+        logits[list(stop_tokens)] = -np.inf
+    for at, token in forced(rules, max_tokens).items():
+        if t == at:
+            logits = np.where(np.arange(len(logits)) == token, 0.0, -np.inf)
+    return logits
+
+
+def forced(rules, max_tokens):
+    """Forced tokens by their steps."""
+    found = {0: rules.forced_first_token}
+    if rules.forced_last_token is not None:
+        found[max_tokens - 1] = rules.forced_last_token
+    return {at: token for at, token in found.items() if token is not None}
+
+
+def greedy_by_lists(table, token, row, max_tokens, stop_tokens, rules, prompt=()):
+    """Tokens after one token, and their log-probabilities; rules look at a prompt too."""
     state, found, gains = row, [], []
     while len(found) < max_tokens and (not found or found[-1] not in stop_tokens):
-        state = next_state(state, token, 5 * row)
-        logits = table[state].astype("float64")
-        for seen in set(found):
-            logits[seen] = logits[seen] / penalty if logits[seen] > 0 else logits[seen] * penalty
-        token = int(np.argmax(logits))
-        gains.append(log_probabilities(table, state)[token])
+        state, t = next_state(state, token, 5 * row), len(found)
+        text = [*prompt, *found]
+        allowed = constrained(table[state], text, t, rules, max_tokens, stop_tokens)
+        token = int(np.argmax(allowed))
+        certain = t in forced(rules, max_tokens)
+        gains.append(0.0 if certain else log_probabilities(table, state)[token])
         found.append(token)
     return found, gains
 

@@ -134,30 +134,6 @@ def test_a_translator_generates_what_the_whole_model_says():
 
 
 @pytest.mark.ci
-def test_beams_in_a_compiled_program():
-    model, _ = made("decoder")
-
-    def search(prompt):
-        last, cache = model.start(prompt, max_tokens=4)
-        return ka.generation.beam_search(model.step, last, cache, num_beams=2, max_tokens=4)
-
-    found = ka.generation.compiled(search, model)(LEFT)
-    np.testing.assert_array_equal(numpy(found.tokens), numpy(search(LEFT).tokens))
-
-
-def test_positions_of_ones_own_reach_embeddings_and_blocks():
-    tokens = ka.ScaledEmbedding(VOCABULARY, D)
-    blocks = [ka.TransformerBlock(16, 3, causal=True, position="alibi")]
-    model = ka.Decoder(blocks, ka.Embeddings(tokens, ka.SinCosPositionEmbedding()))
-    model(IDS)
-    randomize(model)
-    whole = numpy(model(IDS[:1]))
-    order = [4, 2, 0, 3, 1]
-    found = numpy(model(IDS[:1, order], positions=np.array(order, "int32")))
-    np.testing.assert_allclose(found, whole[:, order], atol=1e-5)
-
-
-@pytest.mark.ci
 def test_rows_of_a_prompt_may_be_traced():
     model, _ = made("decoder")
 

@@ -17,19 +17,9 @@ X = random(2, 8, D)
 PIXELS = np.repeat(np.repeat(REAL.reshape(2, *GRID), 2, axis=1), 2, axis=2)
 IMAGES = np.where(PIXELS[..., None], 1 + random(2, 4, 8, 3) ** 2, 0).astype("float32")
 
-SLOTS = {
-    "windows": lambda: {"pattern": patterns.GridWindow(GRID, 2)},
-    "neighborhoods": lambda: {"pattern": patterns.Neighborhood((2, 4), (1, 3))},
-    "rows and columns": lambda: {"pattern": patterns.Axial(GRID)},
-    "a combination": lambda: {"pattern": ~patterns.Axial(GRID) | patterns.SlidingWindow(1, 1)},
-    "axial rotary": lambda: {"position": positions.AxialRotary(GRID)},
-    "mixed rotary": lambda: {"position": positions.MixedRotary(GRID)},
-    "grid bias": lambda: {"position": positions.GridRelativeBias(GRID)},
-}
-
 
 def test_one_block_on_a_grid_gives_all_the_places_of_cells():
-    grid = ka.TransformerBlock(24, 2, **SLOTS["windows"]())
+    grid = ka.TransformerBlock(24, 2, pattern=patterns.GridWindow(GRID, 2))
     near = ka.TransformerBlock(24, 2, pattern=patterns.SlidingWindow(1, 1))
     found = ka.Encoder([near, grid])(X, mask=REAL)
     expected = grid(near(X, mask=REAL), mask=REAL)
@@ -37,7 +27,7 @@ def test_one_block_on_a_grid_gives_all_the_places_of_cells():
 
 
 def test_steps_of_a_decoder_count_cells_and_calls_too():
-    block = ka.TransformerBlock(24, 2, causal=True, **SLOTS["axial rotary"]())
+    block = ka.TransformerBlock(24, 2, causal=True, position=positions.AxialRotary(GRID))
     model = ka.Decoder(
         [block], ka.Embeddings(ka.ScaledEmbedding(9, D, mask_zero=True)), logits=ka.Logits(9)
     )

@@ -1,181 +1,230 @@
-"""Kerple, FIRE, XPos, Transformer-XL and CoPE: their equations, pair by pair, and their masks."""
+"""Positions: the weights of a layer with each are its equation, pair by pair in float64."""
+
+import math
 
 import keras
 import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention, patterns, positions
-from tests import definition, problems
+from tests import definition
 from tests.arrays import numpy, random
-from tests.gradients import gradients
 
-B, T, H, G, K, D = 2, 6, 4, 2, 4, 8
-KINDS = {
-    "kerple": positions.Kerple,
-    "kerple-power": lambda: positions.Kerple("power"),
-    "fire": lambda: positions.FIRE(3, threshold=2.5, scale=0.5),
-    "xpos": lambda: positions.XPos(3.0, gamma=0.2, dim=2),
-    "transformer_xl": lambda: positions.TransformerXL(6, max_wavelength=50),
-    "cope": lambda: positions.CoPE(2),
-}
-each_kind = pytest.mark.parametrize("kind", KINDS)
+B, T, H, G, K, D = 2, 7, 4, 2, 8, 8
+GRID = {"grid": (2, 3), "prefix": 1}
 
 
-def kerple(weights, query, key, i, j, h, visible):
-    rates = np.exp([weights[0][h], weights[1][h]])
-    return query @ key[j, h] / 2 - rates[0] * np.log(1 + rates[1] * abs(i - j))
+def cells(position):
+    """The row and the column of a position, of which those of images below go on."""
+    return divmod(position - 1, 3) if position else (0, 0)
 
 
-def kerple_power(weights, query, key, i, j, h, visible):
-    rate, power = np.exp(weights[0][h]), 2 / (1 + np.exp(-weights[1][h]))
-    return query @ key[j, h] / 2 - rate * abs(i - j) ** power
+def turned(x, angles, interleaved=False):
+    """A vector with pairs of its first features rotated as complex numbers."""
+    count, out = len(angles), x.copy()
+    first = np.arange(0, 2 * count, 2) if interleaved else np.arange(count)
+    second = first + (1 if interleaved else count)
+    pairs = (x[first] + 1j * x[second]) * np.exp(1j * np.asarray(angles))
+    out[first], out[second] = pairs.real, pairs.imag
+    return out
 
 
-def fire(weights, query, key, i, j, h, visible):
-    c, factor, kernel, bias, out = weights
+def theta(size, wavelength):
+    return wavelength ** (-2 * np.arange(size // 2) / size)
+
+
+def t5(rule):
+    return lambda w, q, k, i, j, h: q @ k + w[0][definition.bucket(j - i, *rule), h]
+
+
+def fire(w, q, k, i, j, h):
+    c, factor, kernel, bias, out = w
     share = np.log(1 + abs(c) * abs(i - j)) / np.log(1 + abs(c) * max(i, 2.5 * abs(factor)))
-    return query @ key[j, h] / 2 + np.maximum(kernel * share + bias, 0) @ out[:, h]
+    return q @ k + np.maximum(kernel * share + bias, 0) @ out[:, h]
 
 
-def rotated(x, angle):
-    first, second = x[:2]
-    turned = first * np.cos(angle) - second * np.sin(angle)
-    return np.array([turned, first * np.sin(angle) + second * np.cos(angle), *x[2:]])
-
-
-def xpos(weights, query, key, i, j, h, visible):
+def xpos(w, q, k, i, j, h):
     # One pair of features is rotated and decays, the others stay as they are.
-    q, k = rotated(query, i), rotated(key[j, h], j)
-    decay = (0.2 / 1.2) ** ((i - j) / 3.0)
-    return (q[:2] @ k[:2] * decay + q[2:] @ k[2:]) / 2
+    q, k = turned(q, [i]), turned(k, [j])
+    return q[:2] @ k[:2] * (0.2 / 1.2) ** ((i - j) / 3.0) + q[2:] @ k[2:]
 
 
-def transformer_xl(weights, query, key, i, j, h, visible):
-    kernel, u, v = weights
-    theta = 50.0 ** (-np.arange(0, 6, 2) / 6)
-    r = np.concatenate([np.sin((i - j) * theta), np.cos((i - j) * theta)])
-    return ((query + u[h]) @ key[j, h] + (query + v[h]) @ (r @ kernel[:, h])) / 2
+def transformer_xl(w, q, k, i, j, h):
+    kernel, u, v = w
+    r = np.concatenate([f((i - j) * theta(6, 50.0)) for f in (np.sin, np.cos)])
+    root = K**-0.5
+    return (q + root * u[h]) @ k + (q + root * v[h]) @ (r @ kernel[:, h])
 
 
-def cope(weights, query, key, i, j, h, visible):
-    gates = [1 / (1 + np.exp(-query @ key[s, h] / 2)) for s in range(j, i + 1) if visible[s]]
-    count = min(sum(gates), 2)
-    low = min(int(count), 1)
-    term = (1 - count + low) * weights[0][low] + (count - low) * weights[0][low + 1]
-    return query @ key[j, h] / 2 + query @ term
+def disentangled(w, q, k, i, j, h):
+    n = deberta(i - j, 8, 6)
+    # The products are divided by √(3 K), of which q has √K already.
+    return (q @ k + q @ w[1][n, h] + k @ w[0][n, h] * K**-0.5) / math.sqrt(3)
 
 
-EQUATIONS = {
-    "kerple": kerple,
-    "kerple-power": kerple_power,
-    "fire": fire,
-    "xpos": xpos,
-    "transformer_xl": transformer_xl,
-    "cope": cope,
-}
+def deberta(distance, num_buckets, max_distance):
+    """The row of a distance i − j, by the equations of DeBERTa."""
+    k = num_buckets // 2
+    e, far = k // 2, abs(distance)
+    if max_distance is not None and far > e:
+        steps = (e - 1) * math.log(far / e) / math.log((max_distance - 1) / e)
+        # Whole but for rounding where the distance is that of the last bucket.
+        steps = round(steps) if abs(steps - round(steps)) < 1e-9 else math.ceil(steps)
+        distance = int(math.copysign(e + steps, distance))
+    return min(max(k + distance, 0), 2 * k - 1)
 
 
-def made(kind, **arguments):
-    arguments = {"num_key_value_heads": G, "use_bias": False, **arguments}
-    layer = MultiHeadAttention(H, K, position=KINDS[kind](), **arguments)
-    layer.build((B, T, D), (B, T, D))
-    layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
-    return layer
+def shaw(per_head):
+    return lambda w, q, k, i, j, h: q @ (k + w[0][h * per_head, np.clip(j - i, -3, 3) + 3])
 
 
-def float64(arrays):
-    return [numpy(array).astype("float64") for array in arrays]
+def offsets(sizes):
+    """As Swin and BEiT number the rows of a table."""
+
+    def equation(w, q, k, i, j, h):
+        row = 0
+        for size, a, b in zip(sizes, cells(i), cells(j), strict=True):
+            row = row * (2 * size - 1) + min(max(a - b, 1 - size), size - 1) + size - 1
+        if 0 in (i, j):
+            row = np.prod([2 * n - 1 for n in sizes]) + (0 if j else 2 if i == j else 1)
+        return q @ k + w[0][row, h]
+
+    return equation
 
 
-def expected_of(kind, weights, heads, mask):
-    """The output before its projection and the weights, by the equation; `mask` is (B, T, T)."""
-    query, key, value = heads
-    scores = np.zeros((B, H, T, T))
-    for b, h, t, s in np.ndindex(scores.shape):
-        if mask[b, t, s]:
-            q, seen = query[b, t, h], mask[b, t]
-            scores[b, h, t, s] = EQUATIONS[kind](weights, q, key[b], t, s, h, seen)
-    return definition.attend(0 * query, key, value, bias=scores, mask=mask[:, None])
-
-
-def heads_of(layer, x):
-    query, key, value = float64(layer.split_all(*map(keras.ops.array, [x] * 3)))
-    return query, *(np.repeat(a, H // G, axis=2) for a in (key, value))
-
-
-# Padding at the end of one row, and a window.
-REAL = np.arange(T) < np.array([[T], [4]])
-BACK = np.arange(T)[:, None] - np.arange(T)
-MASK = (BACK >= 0) & (BACK <= 3) & REAL[:, None]
-
-
-@each_kind
-def test_scores_are_the_equation(kind):
-    layer, x = made(kind, pattern=patterns.SlidingWindow(3, 0)), random(B, T, D)
-    _, found = layer(x, value_mask=REAL, use_causal_mask=True, return_attention_scores=True)
-    _, expected = expected_of(kind, float64(layer.position.weights), heads_of(layer, x), MASK)
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
-    # The same numbers, given: a lookup of positions that may not be consecutive.
-    at = np.tile(np.arange(T), (B, 1))
-    _, given = layer(x, value_mask=REAL, positions=at, return_attention_scores=True)
-    np.testing.assert_allclose(numpy(given), expected, rtol=1e-4, atol=1e-5)
-
-
-@each_kind
-def test_gradients_are_those_of_the_equation_in_every_kernel(kind):
-    layer, x = made(kind), random(B, T, D)
-    layer._output_dense.kernel.assign(random(H, K, D, seed=9))
-    causal = np.broadcast_to(BACK >= 0, (B, T, T))
-    variables = layer.position.trainable_variables
-
-    def total(*weights):
-        mapping = list(zip(variables, weights, strict=True))
-        with keras.StatelessScope(state_mapping=mapping):
-            output = layer(x, use_causal_mask=True)
-        return keras.ops.sum(keras.ops.sin(output))
-
-    if not variables:
-        pytest.skip("It has no weights.")
-    weights = [numpy(variable) for variable in variables]
-    wide = float64(weights)
-    with problems.blocks_of(3, 3):
-        found = gradients(total, weights)
-    heads, kernel = heads_of(layer, x), numpy(layer._output_dense.kernel).astype("float64")
-
-    def expected(*weights):
-        output, _ = expected_of(kind, weights, heads, causal)
-        return np.sin(np.einsum("bthv,hvd->btd", output, kernel)).sum()
-
-    # Along two directions, of all weights together.
-    for seed in (1, 2):
-        steps = float64(random(*np.shape(w), seed=seed) for w in weights)
-        ends = [
-            expected(*(w + sign * 1e-6 * s for w, s in zip(wide, steps, strict=True)))
-            for sign in (1, -1)
+def axial(dim, wavelength, factor=1, **layout):
+    def equation(w, q, k, i, j, h):
+        angles = [
+            [c / factor * x for c in cells(at) for x in theta(dim // 2, wavelength)]
+            for at in (i, j)
         ]
-        slope = sum(np.sum(g * s) for g, s in zip(found, steps, strict=True))
-        np.testing.assert_allclose(slope, (ends[0] - ends[1]) / 2e-6, rtol=2e-3, atol=2e-3)
+        return turned(q, angles[0], **layout) @ turned(k, angles[1], **layout)
+
+    return equation
 
 
-# XPos of long texts
+def mixed(**layout):
+    def equation(w, q, k, i, j, h):
+        angles = [np.asarray(cells(at)) @ w[0][h // (H // G)] for at in (i, j)]
+        return turned(q, angles[0], **layout) @ turned(k, angles[1], **layout)
+
+    return equation
+
+
+def rotary(w, q, k, i, j, h):
+    return turned(q, i * theta(K, 30.0)) @ turned(k, j * theta(K, 30.0))
+
+
+def kerple(w, q, k, i, j, h):
+    rates = np.exp([w[0][h], w[1][h]])
+    return q @ k - rates[0] * np.log(1 + rates[1] * abs(i - j))
+
+
+def kerple_power(w, q, k, i, j, h):
+    rate, power = np.exp(w[0][h]), 2 / (1 + np.exp(-w[1][h]))
+    return q @ k - rate * abs(i - j) ** power
+
+
+def alibi(w, q, k, i, j, h):
+    return q @ k - definition.slopes(H, 4)[h] * abs(i - j)
+
+
+def cope(w, q, keys, i, at, h, visible, s):
+    """Of a query q √K, and all keys."""
+    gates = [1 / (1 + np.exp(-q @ k)) for k, j in zip(keys, at, strict=True)]
+    between = visible & (at >= at[s]) & (at <= i)
+    count = min(np.sum(np.asarray(gates)[between]), 2)
+    low = min(int(count), 1)
+    term = (1 - count + low) * w[0][low] + (count - low) * w[0][low + 1]
+    return q @ keys[s] + q @ term * K**0.5
+
+
+# How each is made, and its score of a query that is divided by √K, a key, their positions, a head.
+EQUATIONS = {
+    "alibi": (lambda: positions.ALiBi(4), alibi),
+    "relative_bias": (lambda: positions.RelativeBias(8, 6), t5((8, 6, True))),
+    "relative_bias-past": (lambda: positions.RelativeBias(5, 9, False), t5((5, 9, False))),
+    "kerple": (positions.Kerple, kerple),
+    "kerple-power": (lambda: positions.Kerple("power"), kerple_power),
+    "fire": (lambda: positions.FIRE(3, threshold=2.5, scale=0.5), fire),
+    "xpos": (lambda: positions.XPos(3.0, gamma=0.2, dim=2), xpos),
+    "transformer_xl": (lambda: positions.TransformerXL(6, max_wavelength=50), transformer_xl),
+    "cope": (lambda: positions.CoPE(2), cope),
+    "disentangled": (lambda: positions.Disentangled(8, 6), disentangled),
+    "shaw": (lambda: positions.Shaw(3, use_values=False), shaw(False)),
+    "shaw-heads": (lambda: positions.Shaw(3, use_values=False, per_head=True), shaw(True)),
+    "grid": (lambda: positions.GridRelativeBias(**GRID), offsets((2, 3))),
+    "grid-sizes": (lambda: positions.GridRelativeBias(**GRID, size=(1, 2)), offsets((1, 2))),
+    "axial": (lambda: positions.AxialRotary(**GRID, max_wavelength=100), axial(K, 100)),
+    "axial-interleaved": (
+        lambda: positions.AxialRotary(
+            **GRID, layout="interleaved", dim=4, scaling="linear", factor=2.0
+        ),
+        axial(4, 10000, 2, interleaved=True),
+    ),
+    "mixed": (lambda: positions.MixedRotary(**GRID), mixed()),
+    "mixed-interleaved": (
+        lambda: positions.MixedRotary(**GRID, layout="interleaved", dim=4),
+        mixed(interleaved=True),
+    ),
+    "rotary": (lambda: positions.Rotary(30.0), rotary),
+}
+# Padding at the end of one row. Rows count from anywhere, in any order, and may skip places.
+REAL = np.arange(T) < np.array([[T], [4]])
+ROWS = np.array([[3, 1, 0, 8, 2, 5, 30], [12, 13, 11, 15, 16, 40, 9]])
+
+
+def weights_of(layer, equation, x, at, window):
+    """The weights (B, H, T, T) by the equation, of what is not after a query, nor far before it."""
+    query, key, value = (
+        numpy(a).astype("float64") for a in layer.split_all(*map(keras.ops.array, [x] * 3))
+    )
+    key, value = (np.repeat(a, H // G, axis=2) for a in (key, value))
+    back = at[:, :, None] - at[:, None]
+    mask = (back >= 0) & (back <= window) & REAL[:, None]
+    w = [numpy(weight).astype("float64") for weight in layer.position.weights]
+    if equation is disentangled:
+        kernels = [numpy(d.kernel) for d in (layer.query_dense, layer.key_dense)]
+        w = [np.einsum("nd,dhk->nhk", w[0], kernel.reshape(D, -1, K)) for kernel in kernels]
+        w[1] = np.repeat(w[1], H // G, axis=1)
+    scores = np.zeros((B, H, T, T))
+    for b, h, t, s in zip(*np.nonzero(np.repeat(mask[:, None], H, axis=1)), strict=True):
+        q, keys = query[b, t, h] * K**-0.5, key[b, :, h]
+        if equation is cope:
+            scores[b, h, t, s] = cope(w, q, keys, at[b, t], at[b], h, mask[b, t], s)
+        else:
+            scores[b, h, t, s] = equation(w, q, keys[s], int(at[b, t]), int(at[b, s]), h)
+    return definition.attend(0 * query, key, value, bias=scores, mask=mask[:, None])[1]
+
+
+@pytest.mark.parametrize("kind", EQUATIONS)
+def test_weights_are_those_of_the_equation(kind):
+    make, equation = EQUATIONS[kind]
+    x, in_order = random(B, T, D), np.tile(np.arange(T), (B, 1))
+    given = {"value_mask": REAL, "return_attention_scores": True}
+    for window in (3, None):
+        pattern = None if window is None else patterns.SlidingWindow(window, 0)
+        options = {"num_key_value_heads": G, "use_bias": False, "pattern": pattern}
+        layer = MultiHeadAttention(H, K, position=make(), **options)
+        layer.build((B, T, D), (B, T, D))
+        layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
+        at = ROWS if window is None else in_order
+        expected = weights_of(layer, equation, x, at, window or T * T)
+        for call in [{"positions": at}] + [{}] * (at is in_order):
+            found = layer(x, use_causal_mask=True, **given, **call)[1]
+            np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 10**6])
 def test_xpos_neither_overflows_nor_depends_on_where_a_text_begins(start):
-    position = positions.XPos()
-    query, key = random(1, 3, 1, K, seed=1), random(1, 4, 1, K, seed=2)
-    distances = np.array([0, 10, 900, 50000])
-    at, key_at = start + 50000 + np.arange(3), start + 50000 - distances
-    q, k = (
-        numpy(x).astype("float64")
-        for x in position.encode(*map(keras.ops.array, (query, key)), at, key_at)
-    )
-    found = np.einsum("bthk,bshk->ts", q, k)
+    position, size = positions.XPos(), 4
+    query, key = random(1, 3, 1, size, seed=1), random(1, 4, 1, size, seed=2)
+    at, key_at = start + 50000 + np.arange(3), start + 50000 - np.array([0, 10, 900, 50000])
+    encoded = position.encode(*map(keras.ops.array, (query, key)), at, key_at)
+    found = np.einsum("bthk,bshk->ts", *(numpy(x).astype("float64") for x in encoded))
     scales = (np.arange(2) / 2 + 0.4) / 1.4
     for t, s in np.ndindex(found.shape):
         apart = at[t] - key_at[s]
-        q, k = query[0, t, 0].astype("float64"), key[0, s, 0].astype("float64")
-        angle = np.array([1.0, 0.01]) * apart
-        real = (q[:2] + 1j * q[2:]) * np.exp(1j * angle) * np.conj(k[:2] + 1j * k[2:])
-        expected = np.sum(real.real * scales ** (apart / 512))
-        np.testing.assert_allclose(found[t, s], expected, rtol=1e-4, atol=1e-5)
+        q = turned(query[0, t, 0].astype("float64"), np.array([1.0, 0.01]) * apart)
+        product = q * key[0, s, 0].astype("float64") * np.tile(scales ** (apart / 512), 2)
+        np.testing.assert_allclose(found[t, s], product.sum(), rtol=1e-4, atol=1e-5)

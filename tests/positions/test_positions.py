@@ -27,25 +27,6 @@ class Slope(ka.positions.Position):
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
-class Table(ka.positions.Position):
-    """A learned bias for each head and distance up to a limit, made in `build`."""
-
-    def __init__(self, limit=3, **kwargs):
-        super().__init__(**kwargs)
-        self.limit = limit
-
-    def build(self, query_shape, key_shape):
-        self.table = self.add_weight(
-            name="table", shape=(2 * self.limit + 1, query_shape[2]), initializer="random_normal"
-        )
-
-    def bias(self, i, j, num_heads):
-        rows = keras.ops.clip(i - j, -self.limit, self.limit) + self.limit
-        rows = rows if len(rows.shape) == 2 else rows[:, 0]
-        return keras.ops.moveaxis(keras.ops.take(self.table, rows, axis=0), -1, -3)
-
-
-@keras.saving.register_keras_serializable(package="test_positions")
 class Turn(ka.positions.Position):
     """Turns pairs of features by the position and a learned angle: rotary, written plainly."""
 
@@ -70,16 +51,6 @@ class Both(Turn):
         return -0.4 * keras.ops.cast(keras.ops.abs(i - j), "float32")
 
 
-def rotated(x):
-    """What `Turn` with an angle of 1 makes of (B, T, H, K) from position 0 on, in NumPy."""
-    x = x.astype("float64")
-    out = x.copy()
-    for t in range(x.shape[1]):
-        out[:, t, :, 0] = x[:, t, :, 0] * np.cos(t) - x[:, t, :, 1] * np.sin(t)
-        out[:, t, :, 1] = x[:, t, :, 0] * np.sin(t) + x[:, t, :, 1] * np.cos(t)
-    return out
-
-
 DISTANCE = abs(np.arange(T)[:, None] - np.arange(S)[None])
 
 
@@ -93,7 +64,10 @@ def test_a_position_enters_the_scores(kind):
     output, weights = ka.Attention(position=position)(query, value, return_attention_scores=True)
     query, key = query[:, :, None], value[:, :, None]
     if kind != "bias":
-        query, key = rotated(query), rotated(key)
+        # Of two features, one pair, with an angle of 1.
+        query, key = (
+            definition.rotated(x, np.arange(x.shape[1]), 0, "half_split", 2) for x in (query, key)
+        )
     bias = 0.0 if kind == "encode" else -0.4 * DISTANCE
     expected, expected_weights = definition.attend(query, key, value[:, :, None], bias=bias)
     np.testing.assert_allclose(numpy(weights), expected_weights, rtol=1e-4, atol=1e-5)
@@ -119,20 +93,65 @@ def test_get_takes_a_position_a_config_or_none():
 
 
 def test_a_position_works_in_float32_under_mixed_precision():
-    layer = ka.MultiHeadAttention(H, K, position=Table(), dtype="mixed_bfloat16")
     seen = []
-    bias = layer.position.bias
 
-    def watched(i, j, num_heads):
-        found = bias(i, j, num_heads)
-        seen.append(keras.backend.standardize_dtype(found.dtype))
-        return found
+    class Watching(ka.positions.RelativeBias):
+        def bias(self, i, j, num_heads):
+            found = super().bias(i, j, num_heads)
+            seen.append(keras.backend.standardize_dtype(found.dtype))
+            return found
 
-    layer.position.bias = watched
-    output = layer(random(B, T, D), random(B, S, D))
-    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
+    layer = ka.MultiHeadAttention(H, K, position=Watching(), dtype="mixed_bfloat16")
+    layer(random(B, T, D), random(B, S, D))
     assert seen == ["float32"]
-    assert layer.position.variable_dtype == layer.position.compute_dtype == "float32"
+
+
+@keras.saving.register_keras_serializable(package="test_positions")
+class Projected(ka.positions.Position):
+    """A custom table (Dai et al. 2019, without their biases of keys): q_i · W_k r[i − j]."""
+
+    def build_inputs(self, query_shape, key_shape):
+        self.features = key_shape[-1]
+
+    def build(self, query_shape, key_shape):
+        self.table = self.add_weight(name="table", shape=(2 * T, self.features))
+
+    def projected_table(self):
+        return self.table
+
+    def query_bias(self, query, key, i, j, of_queries, of_keys):
+        terms = keras.ops.einsum("bthk,nhk->bhtn", query, of_keys)
+        at = keras.ops.broadcast_to(i - j + T, (*keras.ops.shape(terms)[:3], key.shape[1]))
+        return keras.ops.take_along_axis(terms, at, axis=-1)
+
+
+def test_a_custom_position_may_have_a_table_that_layers_project():
+    layer, x = ka.SelfAttention(H, K, position=Projected(), use_bias=False), random(B, T, D)
+    _, found = layer(x, return_attention_scores=True)
+    kernels = (numpy(d.kernel).reshape(D, H, K) for d in (layer.query_dense, layer.key_dense))
+    query, key = (np.einsum("btd,dhk->bthk", x, kernel) for kernel in kernels)
+    rows = np.einsum(
+        "nd,dhk->nhk", numpy(layer.position.table), numpy(layer.key_dense.kernel).reshape(D, H, K)
+    )
+    bias = np.einsum("bthk,nhk->bhtn", query, rows)
+    at = np.broadcast_to(np.arange(T)[:, None] - np.arange(T) + T, (B, H, T, T))
+    bias = np.take_along_axis(bias, at, axis=-1)
+    _, expected = definition.attend(query, key, key, bias=bias)
+    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("position", ["disentangled", "shaw"])
+def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
+    x = random(B, T, D)
+    layer = ka.SelfAttention(
+        2, 4, position=ka.positions.Shaw(2) if position == "shaw" else position
+    )
+    assert ka.SelfAttention.from_config(layer.get_config())(x).shape == (B, T, 8)
+    assert not ka.positions.get(keras.saving.serialize_keras_object(layer.position)).built
+    model = keras.Sequential([layer])
+    with pytest.warns(UserWarning, match="not yet been built"):
+        model.save(tmp_path / "model.keras")
+    assert keras.models.load_model(tmp_path / "model.keras")(x).shape == (B, T, 8)
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
@@ -147,33 +166,31 @@ class Outside(ka.positions.Position):
         return -keras.ops.cast(self.pattern.attends(i, j), "float32")
 
 
+def loaded(model, folder):
+    """The model of a file, which gives the same."""
+    model.save(folder / "model.keras")
+    again, x = keras.saving.load_model(folder / "model.keras"), random(2, 5, 8)
+    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), rtol=1e-6)
+    return again
+
+
 def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path):
     symbol = keras.Input((None, 8))
     layer = ka.SelfAttention(2, 4, position=Outside(ka.patterns.SlidingWindow(1, 1)))
-    model = keras.Model(symbol, layer(symbol))
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert loaded.get_layer(layer.name).position.pattern == ka.patterns.SlidingWindow(1, 1)
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    again = loaded(keras.Model(symbol, layer(symbol)), tmp_path)
+    assert again.get_layer(layer.name).position.pattern == ka.patterns.SlidingWindow(1, 1)
 
 
 @pytest.mark.parametrize("slot", ["position", "score"])
 def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
     shared = ka.positions.RelativeBias(8, 16) if slot == "position" else ka.scores.General()
-    symbol = keras.Input((None, 8))
-    hidden = symbol
+    symbol = hidden = keras.Input((None, 8))
     for _ in range(3):
         hidden = ka.MultiHeadAttention(2, 4, **{slot: shared})(hidden)
     model = keras.Model(symbol, hidden)
-    model.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    slots = {id(getattr(layer, slot)) for layer in loaded.layers[1:]}
-    assert len(slots) == 1 and len(loaded.weights) == len(model.weights)
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    found, expected = (keras.ops.convert_to_numpy(m(x)) for m in (loaded, model))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    again = loaded(model, tmp_path)
+    assert len({id(getattr(layer, slot)) for layer in again.layers[1:]}) == 1
+    assert len(again.weights) == len(model.weights)
 
 
 def test_a_position_may_refuse_to_decode():
@@ -219,6 +236,6 @@ def test_a_score_of_ones_own_is_trusted_with_every_position():
         def factor(self, size):
             return 0.5
 
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
     for position in (ka.positions.Rotary(), ka.positions.Shaw(2)):
-        assert ka.SelfAttention(2, 4, score=Halved(), position=position)(x).shape == (2, 5, 8)
+        layer = ka.SelfAttention(2, 4, score=Halved(), position=position)
+        assert layer(random(2, 5, 8)).shape == (2, 5, 8)

@@ -8,69 +8,91 @@ from keras_attention import Attention, ops, scores
 from tests import definition
 from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
-from tests.scores.built_in import (
-    KEY,
-    LEARNED,
-    ONE_EACH,
-    QUERY,
-    UNEQUAL,
-    B,
-    D,
-    H,
-    K,
-    S,
-    T,
-    by_definition,
-    fill,
-    learned,
-    make,
-    named_weights,
-)
+
+B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
+QUERY, KEY = random(B, T, H, K, seed=1), random(B, S, H, K, seed=2)
+# What a score is made with where its name alone does not make one.
+ARGUMENTS = {"reduced_rank": {"rank": 3}, "location": {"max_length": S + 2}}
+# Names, arguments, and the features of a key.
+CASES = [
+    ("dot", {}, K),
+    ("scaled_dot", {}, K),
+    ("scaled_dot", {"scale": 0.3}, K),
+    ("cosine", {}, K),
+    ("cosine", {"scale": 5}, K),
+    ("general", {}, 3),
+    ("reduced_rank", {}, 3),
+    ("reduced_rank", {"rank": 1}, K),
+    ("additive", {}, 3),
+    ("additive", {"units": 5}, K),
+    ("additive", {"units": 5, "use_bias": False}, K),
+    ("additive", {"units": 6, "normalize": True}, 3),
+    ("concat", {}, K),
+    ("concat", {"units": 5}, 3),
+    ("location", {}, 3),
+    ("location", {"max_length": S}, K),
+    ("key_only", {}, 3),
+    ("key_only", {"units": 5}, 3),
+    ("key_only", {"use_bias": False}, K),
+]
+NORMALIZED = CASES[11]
+# One case of each score with weights, where the arguments make no difference to what is tested.
+ONE_EACH = [CASES[n] for n in (5, 6, 11, 13, 14, 17)]
+LEARNED = [name for name, _, _ in ONE_EACH]
 
 
-@pytest.mark.parametrize(
-    "score, name, scale",
-    [
-        (scores.Dot(), "dot", None),
-        (scores.ScaledDot(), "scaled_dot", None),
-        (scores.ScaledDot(scale=0.3), "scaled_dot", 0.3),
-        (scores.Cosine(), "cosine", None),
-        (scores.Cosine(scale=5), "cosine", 5.0),
-    ],
-)
-def test_score_is_its_equation(score, name, scale):
-    np.testing.assert_allclose(
-        numpy(score(QUERY, KEY)), by_definition(QUERY, KEY, name, scale), rtol=1e-5, atol=1e-6
-    )
+def made(name, **kwargs):
+    return scores.BUILTIN[name](**{**ARGUMENTS.get(name, {}), **kwargs})
 
 
-def test_general_is_its_equation_with_a_matrix_a_head_and_unequal_sizes():
-    key = random(B, S, H, 3, seed=3)
-    score, matrix = scores.General("zeros"), random(H, K, 3, seed=4)
+def filled(score):
+    """A built score with weights that no two of are alike, biases included."""
+    score.set_weights([random(*w.shape, seed=20 + n) / 2 for n, w in enumerate(score.weights)])
+    return score
+
+
+def built(case):
+    """A score, and a key for it."""
+    name, arguments, size = case
+    score, key = made(name, **arguments), random(B, S, H, size, seed=3)
     score.build(QUERY.shape, key.shape)
-    score.set_weights([matrix])
-    found = score(QUERY, key)
-    np.testing.assert_allclose(
-        numpy(found), by_definition(QUERY, key, "general", matrix=matrix), rtol=1e-5, atol=1e-6
-    )
+    return filled(score), key
 
 
-@pytest.mark.parametrize("case", LEARNED)
-def test_a_learned_score_is_its_equation(case):
-    score, name, key = learned(case)
-    expected = by_definition(QUERY, key, name, **named_weights(score))
-    np.testing.assert_allclose(numpy(score(QUERY, key)), expected, rtol=1e-4, atol=1e-5)
+def named_weights(score):
+    """A score's weights for `definition`, by head."""
+    found = {weight.name: numpy(weight).astype("float64") for weight in score.weights}
+    if isinstance(score, scores.General):
+        return {"matrix": found["kernel"]}
+    return {"weights": found} if found else {}
 
 
-@pytest.mark.parametrize("name", UNEQUAL)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_score_is_its_equation(case):
+    score, key = built(case)
+    found, expected = numpy(score(QUERY, key)), np.zeros((B, H, T, S))
+    weights = named_weights(score)
+    for b, h, t, s in np.ndindex(expected.shape):
+        expected[b, h, t, s] = definition.pair_score(
+            QUERY[b, t, h].astype("float64"),
+            key[b, s, h].astype("float64"),
+            case[0],
+            case[1].get("scale"),
+            weights["matrix"][h] if "matrix" in weights else None,
+            definition.of_head(weights.get("weights"), h),
+            s,
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", LEARNED)
 def test_learned_scores_compare_unequal_sizes_in_layers(name):
-    layer = Attention(score=make(name))
+    layer = Attention(score=made(name))
     query, key, value = random(B, T, D), random(B, S, 6, seed=1), random(B, S, 4, seed=2)
     symbolic = layer(keras.Input((T, D)), keras.Input((S, 4)), keras.Input((S, 6)))
     assert symbolic.shape == (None, T, 4)
-    fill(layer.score)
     heads = [array[:, :, None] for array in (query, key, value)]
-    expected, _ = definition.attend(*heads, score=name, **named_weights(layer.score))
+    expected, _ = definition.attend(*heads, score=name, **named_weights(filled(layer.score)))
     found = numpy(layer(query, value, key))
     np.testing.assert_allclose(found, expected[:, :, 0], rtol=1e-4, atol=1e-5)
 
@@ -78,17 +100,19 @@ def test_learned_scores_compare_unequal_sizes_in_layers(name):
 @pytest.mark.parametrize("name", ["dot", "scaled_dot", "cosine"])
 def test_sizes_that_cannot_be_compared_are_refused(name):
     message = rf"features that {type(scores.get(name)).__name__} compares must be equal.*8.*6"
-    with pytest.raises(ValueError, match=message):
-        Attention(score=name)(random(B, T, D), random(B, S, 6))
-    with pytest.raises(ValueError, match=message):
-        Attention(score=name)(keras.Input((T, D)), keras.Input((S, 6)))
-    # With projections both have key_dim features.
-    assert Attention(H, K, score=name)(random(B, T, D), random(B, S, 6)).shape == (B, T, H * K)
+    for given in (
+        (random(B, T, D), random(B, S, 6)),
+        (keras.Input((T, D)), keras.Input((S, 6))),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Attention(score=name)(*given)
+        # With projections both have key_dim features.
+        assert Attention(H, K, score=name)(*given).shape[1:] == (T, H * K)
 
 
-@pytest.mark.parametrize("case", ONE_EACH)
+@pytest.mark.parametrize("case", ONE_EACH, ids=str)
 def test_huge_inputs_give_numbers_and_gradients_that_are_numbers(case):
-    score, _, key = learned(case)
+    score, key = built(case)
     value = random(B, S, H, 3, seed=4)
     huge = [np.float32(3e37) * np.clip(array, -4, 4) for array in (QUERY, key)]
 
@@ -102,7 +126,7 @@ def test_huge_inputs_give_numbers_and_gradients_that_are_numbers(case):
 
 
 def test_normalized_additive_does_not_depend_on_the_length_of_its_vector():
-    score, _, key = learned("additive, normalized")
+    score, key = built(NORMALIZED)
     expected = numpy(score(QUERY, key))
     for factor in (1e-20, 1e20):
         score.v.assign(score.v * factor)
@@ -110,9 +134,6 @@ def test_normalized_additive_does_not_depend_on_the_length_of_its_vector():
         score.v.assign(score.v / factor)
     score.v.assign(0 * score.v)
     np.testing.assert_array_equal(numpy(score(QUERY, key)), 0)
-
-
-def test_normalized_additive_starts_with_a_vector_of_length_one_over_the_root_of_units():
     score = scores.Additive(16, normalize=True)
     score.build(QUERY.shape, KEY.shape)
     np.testing.assert_allclose(numpy(score.length), np.full((H, 1), 0.25))
@@ -136,11 +157,10 @@ def test_location_refuses_more_keys_than_it_has_columns():
         layer(random(B, T, D), random(B, S, D))
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths of graphs")
 @pytest.mark.parametrize("max_length", [1, 6])
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_location_never_answers_where_its_length_shows_only_when_run(max_length, jit_compile):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("Only TensorFlow's graphs have lengths that are not known.")
     import tensorflow as tf
 
     # Sigmoid, since Keras warns of a softmax over one key.

@@ -7,7 +7,8 @@ import pytest
 from keras_attention import Attention, TransformerBlock, ops, scores
 from tests.arrays import numpy, random
 from tests.contract import places
-from tests.scores.built_in import ARGUMENTS, KEY, QUERY, UNEQUAL, B, D, H, S, T, make
+from tests.definition import softmax
+from tests.scores.test_scores import ARGUMENTS, KEY, LEARNED, QUERY, B, D, H, S, T, made
 
 
 def test_get_takes_a_name_a_score_or_a_config():
@@ -29,7 +30,7 @@ BIAS = {
 }
 
 
-@pytest.mark.parametrize("name", UNEQUAL)
+@pytest.mark.parametrize("name", LEARNED)
 def test_initializers_regularizers_and_constraints_reach_the_weights(name):
     biased = name in ("additive", "key_only")
     given = {
@@ -38,7 +39,7 @@ def test_initializers_regularizers_and_constraints_reach_the_weights(name):
         "kernel_constraint": keras.constraints.NonNeg(),
         **(BIAS if biased else {}),
     }
-    layer = Attention(score=make(name, **given))
+    layer = Attention(score=made(name, **given))
     layer.build((B, T, D), (B, S, 6))
     for weight in layer.score.weights:
         kind = "bias" if weight.name == "bias" else "kernel"
@@ -64,14 +65,16 @@ class Distance(scores.Score):
         return -self.sharpness * keras.ops.transpose(keras.ops.sum(squares, -1), (0, 3, 1, 2))
 
 
-def test_a_score_of_ones_own_is_what_it_says():
-    expected = -0.7 * np.square(QUERY[:, :, None] - KEY[:, None]).sum(-1).transpose(0, 3, 1, 2)
+def assert_softmax(score, expected):
+    """The weights of a function with a score are the softmax of what is expected of it."""
     value = random(B, S, H, 3, seed=4)
-    _, weights = ops.attend(QUERY, KEY, value, score=Distance(0.7), return_attention_scores=True)
-    powers = np.exp(expected)
-    np.testing.assert_allclose(
-        numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
-    )
+    _, weights = ops.attend(QUERY, KEY, value, score=score, return_attention_scores=True)
+    np.testing.assert_allclose(numpy(weights), softmax(expected), rtol=1e-4, atol=1e-6)
+
+
+def test_a_score_of_ones_own_is_what_it_says():
+    squares = np.square(QUERY[:, :, None] - KEY[:, None]).sum(-1)
+    assert_softmax(Distance(0.7), -0.7 * squares.transpose(0, 3, 1, 2))
 
 
 @pytest.mark.parametrize("base", [scores.Dot, scores.ScaledDot, scores.Cosine, scores.General])
@@ -86,12 +89,7 @@ def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
         score.set_weights([random(*weight.shape, seed=5) for weight in score.weights])
     expected = numpy(whole(QUERY, KEY)) / 2
     np.testing.assert_allclose(numpy(halved(QUERY, KEY)), expected, rtol=1e-4, atol=1e-5)
-    value = random(B, S, H, 3, seed=4)
-    _, weights = ops.attend(QUERY, KEY, value, score=halved, return_attention_scores=True)
-    powers = np.exp(expected)
-    np.testing.assert_allclose(
-        numpy(weights), powers / powers.sum(-1, keepdims=True), rtol=1e-4, atol=1e-6
-    )
+    assert_softmax(halved, expected)
 
 
 def test_a_score_of_ones_own_works_in_float32_under_mixed_precision():

@@ -35,43 +35,31 @@ def state(model):
     }
 
 
-# Name in the model, the layer, and whether a second sequence is attended to.
-LAYERS = {
-    "Attention without projections": (lambda: ka.Attention(), "scores"),
-    "hard": (lambda: ka.HardAttention(2, 4), "scores"),
-    "Keras's MultiHeadAttention": (lambda: keras.layers.MultiHeadAttention(2, 4), "scores"),
-    "Keras's GroupQueryAttention": (lambda: keras.layers.GroupQueryAttention(4, 4, 2), "scores"),
-    "Keras's Attention": (lambda: keras.layers.Attention(), "list"),
-    "Keras's AdditiveAttention": (lambda: keras.layers.AdditiveAttention(), "list"),
+OF_KERAS = {
+    "Attention": (),
+    "AdditiveAttention": (),
+    "MultiHeadAttention": (2, 4),
+    "GroupQueryAttention": (4, 4, 2),
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_scores_are_those_that_the_layer_returns_when_asked(name):
-    make, kind = LAYERS[name]
-    layer = make()
-    query, memory = keras.Input((None, 8)), keras.Input((None, 8))
-    inputs = {"scores": (query, memory), "self": (query,), "list": ([query, memory],)}[kind]
-    model = keras.Model([query, memory], [layer(*inputs), layers_sum(memory)])
+@pytest.mark.parametrize("name", OF_KERAS)
+def test_scores_of_layers_of_keras_are_those_that_they_return(name):
+    """Those of this package are in tests/contract."""
+    layer, listed = getattr(keras.layers, name)(*OF_KERAS[name]), not OF_KERAS[name]
+    symbols = keras.Input((None, 8)), keras.Input((None, 8))
+    model = keras.Model(symbols, layer(list(symbols)) if listed else layer(*symbols))
     given = [X, np.pad(MEMORY, ((0, 0), (0, 0), (0, 2)))]
-    expected = [numpy(y) for y in model(given)]
-    before = state(model)
+    expected, before = numpy(model(given)), state(model)
     scores = collect_attention(model, given)
-    assert state(model) == before
-    assert list(scores) == [layer.name]
-
+    assert state(model) == before and list(scores) == [layer.name]
     arrays = [ops.convert_to_tensor(x) for x in given]
-    called = {"scores": arrays, "self": arrays[:1], "list": [arrays]}[kind]
+    called = [arrays] if listed else arrays
     evaluated = numpy(layer(*called, return_attention_scores=True)[1])
-    evaluated = evaluated if evaluated.ndim == 4 else evaluated[:, None]
-    assert isinstance(scores[layer.name], np.ndarray) and scores[layer.name].dtype == "float32"
+    assert scores[layer.name].dtype == "float32"
+    evaluated = evaluated[:, None] if listed else evaluated
     np.testing.assert_allclose(scores[layer.name], evaluated, rtol=1e-6, atol=1e-7)
-    for y, was in zip(model(given), expected, strict=True):
-        np.testing.assert_array_equal(numpy(y), was)
-
-
-def layers_sum(x):
-    return keras.layers.GlobalAveragePooling1D()(x)
+    np.testing.assert_array_equal(numpy(model(given)), expected)
 
 
 def translator():
@@ -353,13 +341,3 @@ def test_layers_of_keras_with_flash_attention(layer):
     np.testing.assert_allclose(scores.sum(-1), 1, atol=1e-5)
     with pytest.raises(ValueError, match="flash attention"):
         made(given, given, return_attention_scores=True)
-
-
-def test_bad_models_are_refused():
-    with pytest.raises(TypeError, match=r"must be a Keras model or layer\. Received: function"):
-        collect_attention(lambda x: x, X)
-    with pytest.raises(ValueError, match="has no weights yet"):
-        collect_attention(Stack(), X)
-    x = keras.Input((8,))
-    with pytest.raises(ValueError, match="No attention layer with weights of pairs was called"):
-        collect_attention(keras.Model(x, keras.layers.Dense(1)(x)), X[:, 0])

@@ -1,11 +1,11 @@
-"""Learned biases per head: of a bucket of distances, of an offset on a grid, or a perceptron's."""
+"""Biases per head: penalties by distance, tables of distances and of offsets, and a perceptron."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import keras
 import numpy as np
@@ -13,9 +13,116 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
-from keras_attention.positions.base import Position, check_heads
+from keras_attention.positions.base import Position, check_shared, looked_up
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
+
+
+class ALiBi(Position):
+    r"""score(i, j) = qᵀ k − m_h |i − j|, without weights. Press et al. 2022, section 3.
+
+    The slopes of n heads are `m_h = 2^(−8 h / n)` for h = 1 … n if n is a power of two. For any
+    other n they are those of the largest power of two p below n, and then every second one of 2p
+    heads, from the first on, until there are n (the authors' rule, from their code).
+
+    With a causal mask this equals the paper's bias, as softmax is invariant to the difference.
+    Without one it is symmetric: keys before and after the query are treated alike.
+
+    Args:
+        max_bias: the 8 in the slopes: the slope of the last head is `2^(−max_bias)`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `max_bias` is not a finite number above 0.
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> [float(slope) for slope in positions.ALiBi().slopes(8)[:4]]
+    [0.5, 0.25, 0.125, 0.0625]
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> keras_attention.SelfAttention(8, 4, causal=True, position="alibi")(x).shape
+    (2, 5, 32)
+    """
+
+    by_distance = bounded = True
+
+    def __init__(self, max_bias: float = 8.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.max_bias = shapes.check_number("max_bias", max_bias, above=0)
+
+    def slopes(self, num_heads: int) -> np.ndarray:
+        """The slope of each head, a NumPy array (H,) in float64."""
+        power = 2 ** math.floor(math.log2(num_heads))
+        slopes = 2.0 ** (-self.max_bias * np.arange(1, power + 1) / power)
+        between = 2.0 ** (-self.max_bias * np.arange(1, 2 * power + 1, 2) / (2 * power))
+        return np.concatenate([slopes, between[: num_heads - power]])
+
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
+        slopes = ops.cast(self.slopes(num_heads)[:, None, None], self.compute_dtype)
+        return -slopes * ops.cast(ops.abs(i - j), self.compute_dtype)
+
+
+Variant = Literal["logarithmic", "power"]
+
+
+class Kerple(Position):
+    r"""Kernelized relative positions of Chi et al. 2022 (arXiv 2205.09921), section 4.
+
+    With r₁ and r₂ learned by each head:
+
+        logarithmic    score(i, j) = qᵀ k − r₁ · ln(1 + r₂ |i − j|),    r₁, r₂ > 0
+        power          score(i, j) = qᵀ k − r₁ · |i − j|^r₂,            r₁ > 0, 0 < r₂ ≤ 2
+
+    The weights are unbounded: r₁ and r₂ are their exponentials, and the r₂ of "power" is
+    2 · sigmoid. The paper clips r₁ and r₂ themselves. ALiBi is "power" with r₂ = 1 and fixed r₁.
+
+    Args:
+        variant: "logarithmic", which was the better one for longer texts in the paper, or "power".
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: `variant` is another, or layers with different numbers of heads share it.
+
+    >>> import keras, keras_attention
+    >>> from keras_attention import positions
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position="kerple")
+    >>> layer(x).shape
+    (2, 5, 32)
+    >>> tuple(layer.position.rates()[0].shape)
+    (8,)
+    """
+
+    by_distance = True
+
+    def __init__(self, variant: Variant = "logarithmic", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.variant = shapes.check_choice("variant", variant, get_args(Variant))
+
+    def build(self, query_shape, key_shape):
+        # Heads begin with different rates, around 1.
+        for name in ("first", "second"):
+            initializer = keras.initializers.RandomUniform(-1.0, 1.0)
+            shape = (query_shape[2],)
+            setattr(self, name, self.add_weight(name=name, shape=shape, initializer=initializer))
+
+    def rates(self) -> tuple[Tensor, Tensor]:
+        """The r₁ and r₂ of each head, (H,) each."""
+        first = ops.exp(self.first)
+        if self.variant == "power":
+            return first, 2.0 * ops.sigmoid(self.second)
+        return first, ops.exp(self.second)
+
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
+        check_shared(self, self.first.shape[0], num_heads=num_heads)
+        first, second = (rate[:, None, None] for rate in self.rates())
+        distance = ops.cast(ops.abs(i - j), first.dtype)
+        if self.variant == "logarithmic":
+            return -first * ops.log1p(second * distance)
+        # By a logarithm of at least 0: the gradient of a power of 0 is none.
+        power = ops.exp(second * ops.log(ops.clip(distance, 1.0, math.inf)))
+        return -first * ops.where(distance > 0, power, ops.zeros_like(power))
+
 
 _FARTHEST = 2**20
 
@@ -47,8 +154,6 @@ class RelativeBias(Position):
     Raises:
         ValueError: a number is too small, `num_buckets` is odd with two directions, or layers with
             different numbers of heads share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -97,13 +202,9 @@ class RelativeBias(Position):
         return _buckets(self.num_buckets, self.max_distance, self.bidirectional)
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        check_heads(self, self.embeddings.shape[1], num_heads)
-        # A column for each distance and a row for each head, so that one lookup gives (H, T, S).
-        columns = ops.transpose(ops.take(self.embeddings, self.buckets(), axis=0))
+        check_shared(self, self.embeddings.shape[1], num_heads=num_heads)
         at = ops.clip(j - i, -self.max_distance, self.max_distance) + self.max_distance
-        if len(at.shape) == 2:
-            return backend.take(columns, at, axis=1)
-        return ops.moveaxis(backend.take(columns, at[:, 0], axis=1), 0, 1)
+        return looked_up(ops.take(self.embeddings, self.buckets(), axis=0), at)
 
 
 def check_distance(max_distance, least, optional=False):
@@ -145,11 +246,9 @@ class GridRelativeBias(Position):
     the same grid and with the same prefix, the bias is computed once for all of them.
 
     Args:
-        grid: (height, width) of the sequence in row-major order, or the sizes of more or fewer
-            axes: (depth, height, width) of a video.
+        grid, prefix: as of `patterns.GridWindow`.
         size: the number of different distances along an axis, 0 included: an integer, or one for
             each axis; the size of a window for `patterns.GridWindow`. None is that of the grid.
-        prefix: the number of positions before the grid, such as class tokens.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
             (rows, H).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -157,8 +256,6 @@ class GridRelativeBias(Position):
     Raises:
         ValueError: a number is not as described, or layers with different numbers of heads share
             it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import patterns, positions
@@ -218,11 +315,8 @@ class GridRelativeBias(Position):
         return ops.where(j < self.prefix, of_prefix, row)
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        check_heads(self, self.embeddings.shape[1], num_heads)
-        columns, rows = ops.transpose(self.embeddings), self.rows(i, j)
-        if len(rows.shape) == 2:
-            return backend.take(columns, rows, axis=1)
-        return ops.moveaxis(backend.take(columns, rows[:, 0], axis=1), 0, 1)
+        check_shared(self, self.embeddings.shape[1], num_heads=num_heads)
+        return looked_up(self.embeddings, self.rows(i, j))
 
 
 class FIRE(Position):
@@ -249,8 +343,6 @@ class FIRE(Position):
 
     Raises:
         ValueError: a number is not above 0, or layers with different numbers of heads share it.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention import positions
@@ -284,7 +376,7 @@ class FIRE(Position):
         )
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
-        check_heads(self, self.output_kernel.shape[1], num_heads)
+        check_shared(self, self.output_kernel.shape[1], num_heads=num_heads)
         c = ops.abs(ops.convert_to_tensor(self.c))
         limit = self.threshold * ops.abs(ops.convert_to_tensor(self.factor))
         distance = ops.log1p(c * ops.cast(ops.abs(i - j), c.dtype))
