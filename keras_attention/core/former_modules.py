@@ -5,7 +5,7 @@ import sys
 
 # The former paths of each module.
 FORMER = {
-    "alignments.hidden_units": "alignments.coverage alignments.location_sensitive",
+    "alignments.base": "alignments.coverage alignments.location_sensitive",
     "alignments.monotonic": "alignments.mocha",
     "layers.blocks.feed_forward": "layers.feed_forward layers.mixture_of_experts",
     "layers.blocks.norms": "layers.norms layers.layer_scale layers.rms_norm",
@@ -28,11 +28,10 @@ FORMER = {
     "layers.sets": "layers.induced_set_attention_block layers.learned_queries "
     "layers.slot_attention",
     "models.embeddings": "models.logits",
-    "patterns.built_in": "patterns.random_blocks",
+    "patterns.built_in": "patterns.derived patterns.random_blocks",
+    "positions.biases": "positions.alibi positions.cope positions.fire positions.grid_bias "
+    "positions.kerple positions.relative_bias",
     "positions.grid_rotary": "positions.axial_rotary positions.mixed_rotary",
-    "positions.learned_bias": "positions.fire positions.grid_bias positions.kerple "
-    "positions.relative_bias",
-    "positions.penalties": "positions.alibi",
     "positions.relative": "positions.disentangled positions.shaw positions.transformer_xl",
     "positions.rotary": "positions.xpos",
     "scores.built_in": "scores.location scores.perceptrons scores.products",

@@ -19,21 +19,21 @@ PACKAGE = pathlib.Path(keras_attention.__file__).parent
 # of their own.
 MOST = {
     "tensorflow": {
-        "default": (52, 17, 760),
-        "cached": (76, 22, 1020),
-        "block": (70, 22, 960),
+        "default": (53, 17, 760),
+        "cached": (77, 22, 1020),
+        "block": (69, 22, 960),
         "encoder": (111, 26, 1420),
     },
     "jax": {
-        "default": (65, 20, 840),
-        "cached": (101, 25, 1160),
-        "block": (83, 24, 1040),
+        "default": (66, 20, 840),
+        "cached": (102, 25, 1160),
+        "block": (82, 24, 1040),
         "encoder": (129, 28, 1490),
     },
     "torch": {
-        "default": (76, 20, 940),
-        "cached": (103, 24, 1220),
-        "block": (96, 24, 1150),
+        "default": (77, 20, 940),
+        "cached": (104, 24, 1220),
+        "block": (95, 24, 1150),
         "encoder": (149, 28, 1630),
     },
 }[keras.config.backend()]

@@ -104,7 +104,7 @@ ROWS = {
     "`prompt` .*`bad_words` .*, `no_repeat_ngram_size`.*prompt=None": lambda: greedy(
         constraints=Constraints(no_repeat_ngram_size=2, bad_words=[(1, 2)])
     ),
-    r"prompt\.shape=\(2,\), dtype int": lambda: greedy(constraints=NO_REPEATS, prompt=[1, 0]),
+    r"prompt\.shape=\(2,\)": lambda: greedy(constraints=NO_REPEATS, prompt=[1, 0]),
     "tokens=2, prompt=1": lambda: greedy(constraints=NO_REPEATS, prompt=[[1, 0]]),
     r"0 to 3.*\[4, 9\]": lambda: greedy(
         constraints=Constraints(suppress_tokens=[1, 4], forced_last_token=9)

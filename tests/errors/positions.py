@@ -30,18 +30,16 @@ ROWS = {
     "positions='places'": lambda: ka.Retention(2, 4)(X, positions="places"),
     "pass positions='tokens'": lambda: ka.SinCosPositionEmbedding()(X, segment_ids=ints(B, T)),
     # Sharing
-    "GridRelativeBias .*for 2.*num_heads=3": lambda: shared(
+    "GridRelativeBias .*num_heads=2.*num_heads=3": lambda: shared(
         positions.GridRelativeBias((2, 2)), [(2, 4), (3, 4)], CELLS
     ),
-    "MixedRotary .*for 2.*num_heads=3": lambda: shared(
+    "MixedRotary .*num_heads=2.*num_heads=3": lambda: shared(
         positions.MixedRotary((2, 2)), [(2, 4), (3, 4)], CELLS
     ),
     "RelativeBias .*num_heads=2.*num_heads=3": lambda: shared(RELATIVE_BIAS, [(2, 4), (3, 4)]),
     "TransformerXL .*num_heads=2.*num_heads=3": lambda: shared(SEGMENTS, [(2, 4), (3, 4)]),
     "TransformerXL .*key_dim=4.*key_dim=6": lambda: shared(SEGMENTS, [(2, 4), (2, 6)]),
-    "for features=4.*features=6": lambda: [
-        over(DISENTANGLED, zeros(B, T, size)) for size in (4, 6)
-    ],
+    "features=4.*features=6": lambda: [over(DISENTANGLED, zeros(B, T, size)) for size in (4, 6)],
     # Positions
     "multiple of 4.*Received: 6": lambda: over(positions.AxialRotary((2, 2)), CELLS, key_dim=6),
     "`scaling` of AxialRotary .*'dynamic'": lambda: positions.AxialRotary(

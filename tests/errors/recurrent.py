@@ -98,7 +98,6 @@ ROWS = {
         TypeError,
         lambda: alignments.Alignment().attend(None, None, None, [], [], False),
     ),
-    "must implement `term": (TypeError, lambda: alignments.hidden_units.OfAdditive().term([X])),
     # Losses
     "`ignore_class`.*`ignore`.*ignore_class=1, ignore=2": (
         TypeError,
