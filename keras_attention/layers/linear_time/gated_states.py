@@ -36,9 +36,10 @@ class Retention(GatedStateAttention):
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms" (which the authors' code uses), "layer", a Keras
             layer, or False.
-        output_shape, attention_axes: as in `MultiHeadAttention`.
-        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
-            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
     is skipped, and does not age those before it; in a call without a cache it adds to the
@@ -118,9 +119,10 @@ class GatedLinearAttention(GatedStateAttention):
         conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
             and values, which silu follows, at least 2; None for neither. It starts near the
             identity.
-        output_shape, attention_axes: as in `MultiHeadAttention`.
-        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
-            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
     is skipped, and with convolutions, so is its query. A decay is at least exp(−5) per token, below
@@ -195,9 +197,10 @@ class GatedDeltaNet(GatedStateAttention):
         use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
-        output_shape, attention_axes: as in `MultiHeadAttention`.
-        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
-            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
     is skipped, and with convolutions, so is its query.

@@ -31,9 +31,11 @@ class LinearAttention(StateAttention):
         feature_map: φ, applied to each head: "elu" for `elu(x) + 1`, "favor", or an object of
             `feature_maps`.
         causal: whether position t sees only positions up to t.
-        use_gate, output_shape, attention_axes: as in `MultiHeadAttention`.
-        **kwargs: all other arguments of `Attention` but those of weights of pairs: slots, dropout,
-            sink, soft cap and regularizer.
+        use_gate, use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
+            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
+            bias_constraint, seed, num_key_value_heads, qk_norm, clip_qkv: as in
+            `MultiHeadAttention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments are those of `MultiHeadAttention`. Masks of padding and `use_causal_mask` keep
     the cost linear. `attention_mask`, `attention_bias`, `positions`, `segment_ids` and
