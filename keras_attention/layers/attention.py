@@ -157,7 +157,7 @@ class Attention(BaseAttention):
         self._check_slots()
 
     def _check_slots(self):
-        """Rejects incompatible slots."""
+        """Raises if two slots cannot be used together."""
         if self.position is not None:
             self.position.check_score(self.score)
         if self.use_sink and not self.normalization.takes_sink:

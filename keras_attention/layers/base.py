@@ -91,7 +91,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self.use_bias: UseBias = shapes.check_flag("use_bias", use_bias)
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
-        # For the projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
+        # For projections, as in Keras's layer; `Layer.activity_regularizer` would be for the output.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
@@ -110,16 +110,16 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     # A pattern in addition to the slot's.
     preset_pattern: patterns.Pattern | None = None
-    # A position before the slot's: it sees heads that the other has not encoded.
+    # A position that comes before the slot's, and sees heads that the slot's has not encoded.
     preset_position: Any = None
-    # Its traits that do not follow from the slots, beside those of its base classes.
+    # The traits that do not follow from the slots; those of base classes are added.
     own_traits: ClassVar[dict[str, Any]] = {}
     # Whether it may return the log-probability of the choices of hard attention.
     returns_log_probability = False
 
     @functools.cached_property
     def traits(self) -> Traits:
-        """What the layer has, needs and refuses, by its slots and heads."""
+        """What the layer has, needs and refuses, as its slots and heads imply."""
         return traits.of_slots(self)
 
     def whole_pattern(self, causal=False):
@@ -147,11 +147,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             self.position.build_inputs(query_shape, key_shape)
             self.position.build_values(self.heads.shape("value", value_shape))
         self._build_slots(*heads.values())
-        # What follows from the arguments, for all calls.
+        # Computed once: it depends on the arguments alone.
         self._pattern, self._causal_pattern = self.whole_pattern(), self.whole_pattern(causal=True)
 
     def _build_slots(self, query_heads, key_heads):
-        """Makes what follows the projections, for heads of these shapes."""
+        """Makes the weights of slots, for heads of these shapes."""
         for slot in (self.score, self.normalization, self.position):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
@@ -229,7 +229,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         if extended.lost is not None:
             output = kv_cache.spoil(output, extended.lost)
         if x.of_query is not None or x.of_key is not None:
-            # Weights that a regularizer alone asked for may be of other keys than the call's.
+            # If a regularizer alone asked for weights, their keys may not be those of the call.
             seen = result if wanted else result.replace(weights=None, mask=None)
             output, result = x.restored(output, seen)
         scores = None
@@ -277,14 +277,14 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return x, layout
 
     def _numbers(self, name, given, x):
-        """`positions` or `segment_ids` for query and key, of the `Pairs` of a call."""
+        """The argument `positions` or `segment_ids` as a pair of arrays, for query and key."""
         self.heads.check_positions(name, x.query.shape)
         return inputs.pair(name, given, x.query, x.value, x.one_sequence)
 
     # How tokens are counted
 
     def _counts_tokens(self, positions, cached=False):
-        """Whether a call counts tokens, and not places, by its `positions`."""
+        """Whether a call with these `positions` counts tokens; otherwise it counts places."""
         asked = None if positions is None else sequence.word(positions)
         reason = "a cache has no room for others" if cached else self.traits.tokens_reason
         if reason is None:
@@ -307,7 +307,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             one = x.key_mask is None or x.query.shape[1] == 1
             if one or (layout.is_state and not self.traits.needs_positions):
                 return x
-            # The keys of the call are those of the cache.
+            # The cache has the keys, so that none of the call needs a way back.
             return x.compacted(axes)._replace(of_key=None)
         if not self.traits.needs_positions:
             return x
@@ -318,7 +318,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return x._replace(positions=x.ranked())
 
     def _returned(self, output, scores, log_probability, cache):
-        """The output, and the scores, log-probability and cache that are part of it, in order."""
+        """What a call returns: the output alone, or followed by what else was asked for."""
         found = [output]
         if scores is not None:
             found.append(scores)
@@ -333,7 +333,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self.normed(self.heads.split(x, role), role)
 
     def split_all(self, query, key, value, heads=None):
-        """As `split`, of the three; `heads` are those of a cache, or None for the layer's."""
+        """The heads of all three inputs, by `heads`, which are those of the layer by default."""
         heads = (heads or self.heads).split_all(query, key, value)
         if self.clip_qkv is None and not self.qk_norm:
             return heads
@@ -341,7 +341,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return [*normed, *heads[len(ROLES) :]]
 
     def extended(self, x, heads=None):
-        """The `Extended` of a call without a cache; `heads` are those of `Pairs`, or None."""
+        """The `Extended` of a call without a cache; `heads` of its inputs may be given."""
         query, key, value, *gates = heads or self.split_all(x.query, x.key, x.value)
         of_query, of_key = x.positions or (None, None)
         at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
@@ -351,7 +351,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return kv_cache.Extended(query, key, value, at, found, x.key_mask, gates=gates)
 
     def normed(self, heads, role):
-        """Heads of the query, the key or the value, with `clip_qkv` and `qk_norm`."""
+        """Heads of the query, the key or the value after `clip_qkv` and `qk_norm`."""
         if self.clip_qkv is not None:
             heads = ops.clip(heads, -self.clip_qkv, self.clip_qkv)
         if not self.qk_norm or role == "value":
@@ -470,10 +470,10 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     # Its name in 0.1.0.
     cache_memory = cache_context
 
-    # Symbolically: shapes, dtypes and masks, checked
+    # Symbolic calls: shapes, dtypes and masks
 
     def _shapes(self, query_shape, value_shape, key_shape):
-        """The shapes of query, value and key, checked."""
+        """The shapes of query, value and key, after checking that they can be attended over."""
         given = inputs.three_shapes(query_shape, value_shape, key_shape)
         self.heads.check_shapes(*given)
         if self.traits.one_sequence:
@@ -481,7 +481,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return given
 
     def _check_one_sequence(self, query_shape, value_shape, key_shape):
-        """Raises unless the shapes are of one sequence, as far as sizes are known."""
+        """Raises if known sizes show that the shapes are not of one sequence."""
         sizes = [shape[1:] for shape in (query_shape, value_shape, key_shape)]
         known = [{n for n in axis if isinstance(n, int)} for axis in zip(*sizes, strict=False)]
         if len(set(map(len, sizes))) > 1 or max(map(len, known)) > 1:
@@ -538,7 +538,7 @@ class OutputProjection(BaseAttention, saved=False):
     The arguments are described by `MultiHeadAttention`.
     """
 
-    # Of the gate, with `use_gate`.
+    # The activation of the gate, with `use_gate`.
     gate_activation = "sigmoid"
 
     def __init__(

@@ -134,7 +134,7 @@ class DifferentialHeads(EinsumHeads):
         return ops.repeat(value, 2, axis=2)
 
     def _difference(self, array, axis):
-        """Of arrays of all attentions along an axis, the first of each head minus λ the second."""
+        """The first attention of each head minus λ times the second; `axis` has all attentions."""
         layer = self.layer
         with keras_private.uncast_variables():
             wide = shapes.accumulation_dtype(array)

@@ -155,8 +155,8 @@ class Layout:
         **arrays: those of the dictionary, and substrings of their dtypes' names.
     """
 
-    # Whether tokens are appended, whether old ones are overwritten, and whether all keys and values
-    # are in the cache before the call; whether it has sums of tokens, and none of them.
+    # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and values
+    # are in the cache before the call; and whether the cache has sums of tokens instead of tokens.
     appends = forgets = is_memory = is_state = False
 
     def __init__(self, **arrays):
@@ -187,7 +187,7 @@ class Layout:
         raise TypeError(f"{type(self).__name__} must implement `update`.")
 
     def extend(self, layer, cache, x):
-        """What a call of a layer, of `Pairs`, attends to: new tokens after those of a cache."""
+        """The `Extended` of a call: its own tokens after those of the cache."""
         query, key, value, *gates = layer.split_all(x.query, x.key, x.value, layer.heads.cached)
         mask = x.key_mask
         if mask is not None:
@@ -195,7 +195,7 @@ class Layout:
         of_query = positions(cache["index"], backend.shape(query)[1], mask)
         encoded = layer.position is not None and layer.position.encodes_alone
         if encoded:
-            # Once: encoding all keys again would cost each step more than attention.
+            # New keys alone: encoding all of them again would cost each step more than attention.
             with keras_private.uncast_variables():
                 query, key = layer.position.encode(query, key, of_query, of_query)
         cache, key, value, of_key, mask, lost = self.update(layer, cache, key, value, mask)
@@ -235,7 +235,7 @@ class Extended(typing.NamedTuple):
     gates: typing.Sequence = ()
 
 
-# That of a call without a cache, which attends to the keys and values that it is given.
+# The layout of a call without a cache, which attends to the keys and values that it is given.
 UNCACHED = Layout()
 
 
@@ -314,13 +314,13 @@ class State(Layout):
 CONTEXT = Context(key="float", value="float", mask="bool")
 _KEYS = {"key": "float", "index": "int32"}
 _PAIRS = {"key": "float", "value": "float", "index": "int32"}
-# In the order in which they are tried; and those of keys that are the values too.
+# Layouts in the order in which they are tried, and those for keys that are the values too.
 LAYOUTS: tuple[Layout, ...] = (CONTEXT, Ring(**_PAIRS), Full(**_PAIRS))
 KEYS_ALONE: tuple[Layout, ...] = (CONTEXT, Ring(**_KEYS), Full(**_KEYS))
 STATE = State(state="float", index="int32")
-# Sums of exponentials, each divided by that of the largest exponent of its feature.
+# A state of exponentials, each divided by that of the largest exponent of its feature.
 STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")
-# And the inputs of the last tokens, which a convolution reads again.
+# A state and the inputs of the last tokens, which a convolution reads again.
 CONVOLVED_STATE = State(state="float", last="float", index="int32")
 
 

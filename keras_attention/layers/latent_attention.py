@@ -105,7 +105,8 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         )
         self.scale = shapes.check_number("scale", scale, optional=True)
         factor = (self.key_dim + rope_dim) ** -0.5 if self.scale is None else self.scale
-        # The one that it replaces stays among the parts: Keras quantizes built ones.
+        # The score that it replaces stays among the parts of the layer, and Keras quantizes only
+        # parts that are built.
         self.score.built = True
         self.score = scores.ScaledDot(factor)
         self.heads = LatentHeads(self)
@@ -230,7 +231,7 @@ class LatentHeads(EinsumHeads):
         dense = self.dense(role)
         if projections.plain(self.layer, dense):
             return ops.cast(dense.kernel, self.layer.compute_dtype)
-        # Of a quantized projection, say: what it makes of each unit vector.
+        # A quantized projection has no such kernel: its rows are the outputs of unit vectors.
         units = ops.eye(self.layer.latent_dim, dtype=self.layer.compute_dtype)
         return dense(units[None])[0]
 

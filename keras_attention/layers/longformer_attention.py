@@ -59,7 +59,7 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
 
 
 def _joined(first, others, count):
-    """One result of that of the first `count` queries, and that of all, without theirs."""
+    """One result: of the first `count` queries from `first`, of all later ones from `others`."""
 
     def rows(name, axis):
         found = [getattr(first, name), getattr(others, name)]
@@ -78,7 +78,7 @@ def _joined(first, others, count):
 
 
 def _whole(array, result, name):
-    """An array of a result that may have fewer rows, or be None, where it is True."""
+    """A boolean array of a result with all its axes; None stands for True."""
     batch, length, heads, _ = backend.shape(result.output)
     keys = backend.shape(result.weights)[3:] if name == "mask" else ()
     array = ops.ones((), "bool") if array is None else array

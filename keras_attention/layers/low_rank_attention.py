@@ -152,9 +152,9 @@ class LinformerAttention(LowRankAttention):
 
 
 class LinformerHeads(EinsumHeads):
-    """Heads, and the projections of their sequence."""
+    """Heads, and the weights E and F that project their sequence."""
 
-    # Not by `check_shapes`: PyTorch's files are built of lengths that Keras made up.
+    # Not in `check_shapes`: a layer that is loaded on PyTorch is built with lengths that Keras made up.
     def output_shape(self, query_shape, value_shape):
         axes = Axes(len(value_shape), self.layer.attention_axes).positions
         sizes = [value_shape[axis] for axis in axes]
@@ -285,7 +285,7 @@ class NystromAttention(LowRankAttention):
         return result.replace(output=output)
 
     def _convolution(self, value, query, query_mask, key_mask):
-        """Of values (B, S, G, V) along the sequence: (B, S, H, V)."""
+        """The depthwise convolution of values (B, S, G, V) along the sequence, (B, S, H, V)."""
         shapes.check_same(
             "With `conv_kernel_size`, lengths", query=query.shape[1], key=value.shape[1]
         )

@@ -28,7 +28,7 @@ class Traits(NamedTuple):
 
     # Whether there is a weight for each pair, which a call may return.
     has_weights: bool = True
-    # Of how many attentions a head is made; whether a norm follows, so that a factor is lost.
+    # How many attentions a head consists of; and whether a norm follows, which removes any factor.
     attentions: int = 1
     norms_heads: bool = False
     # Whether it takes one sequence only, whose tokens may be appended to a cache where none sees
@@ -46,8 +46,8 @@ class Traits(NamedTuple):
     # The arguments of a call that it does not take, and why.
     refused: tuple[str, ...] = ()
     refusal: str = ""
-    # Why it cannot be computed token by token, why its keys and values cannot be kept, why an
-    # `AttentionCell` cannot take it although they can, and why it can count no places; or None.
+    # Reasons, or None: why it cannot be computed token by token; why its keys and values cannot be
+    # kept; why an `AttentionCell` cannot take it although they can; why it cannot count places.
     no_decoding_reason: str | None = None
     no_cache_reason: str | None = None
     no_cell_reason: str | None = None

@@ -45,23 +45,23 @@ class Heads:
 
     def __init__(self, layer):
         self.layer = layer
-        # G.
+        # The number of key and value heads, G.
         self.key_value_heads = layer.num_key_value_heads or layer.num_heads
-        # What splits and joins where tokens are appended to a cache.
+        # The heads that split and join in calls that append tokens to a cache.
         self.cached: Any = self
 
     # Sizes
 
     def count(self, role):
-        """Heads of the query, the key or the value."""
+        """The number of heads of the query, the key or the value."""
         return self.layer.num_heads if role == "query" else self.key_value_heads
 
     def size(self, role, shape):
-        """Features of a head, from inputs of a shape."""
+        """The number of features of a head, given the shape of the inputs."""
         return shape[-1]
 
     def shape(self, role, shape):
-        """The shape (B, T, H, K) of heads of inputs of a shape."""
+        """The shape (B, T, H, K) of heads, given the shape of the inputs."""
         return (shape[0], shape[1], self.count(role), self.size(role, shape))
 
     def check_shapes(self, query_shape, value_shape, key_shape):
@@ -86,9 +86,9 @@ class Heads:
 
     @property
     def stored(self):
-        """What a cache stores: the number of heads, and features of keys and of values.
+        """What a cache stores: the number of heads, and the features of a key and of a value.
 
-        Without values, None, the keys are the values too.
+        If the last is None, the keys are the values too.
         """
         return self.key_value_heads, self.layer.key_dim, self.layer.value_dim
 
@@ -111,7 +111,7 @@ class Heads:
         return self.split(table[None], role)[0]
 
     def split_all(self, query, key, value):
-        """The heads of the three."""
+        """The heads of all three inputs."""
         if self.axes is not None:
             self.axes.check(query.shape, value.shape)
             value, key = (self.axes.matched(x, query) for x in (value, key))
@@ -119,11 +119,11 @@ class Heads:
         return [self.split(x, role) for role, x in given]
 
     def values(self, value):
-        """Values as they are combined, of those that a cache stores."""
+        """The values that are combined, made of those that a cache stores."""
         return value
 
     def join(self, result, query):
-        """The layer's output of an `AttentionResult`."""
+        """The output of the layer, made of an `AttentionResult`."""
         heads = result.output
         # Sizes of the query, not of `heads`: ONNX's converter gets sizes after a loop wrong.
         batch, length = ops.shape(query)[:2]
@@ -171,7 +171,7 @@ class Heads:
         return weights
 
     def of_attentions(self, array):
-        """An array of heads, (B, H, T, S), None or one for all, for each attention of a head."""
+        """An array (B, H or 1, T, S), or None, repeated where a head consists of several attentions."""
         return array
 
 
@@ -241,7 +241,7 @@ class DenseHeads(Heads):
         return self._apart(self._projected(x, role)[:, None], role)
 
     def _apart(self, projected, role):
-        """(B, T, H, K) of (B, T, H · K)."""
+        """Concatenated heads (B, T, H · K) as (B, T, H, K)."""
         batch, length = ops.shape(projected)[:2]
         heads = self.count(role)
         return ops.reshape(projected, (batch, length, heads, projected.shape[-1] // heads))
@@ -345,7 +345,7 @@ class EinsumHeads(DenseHeads):
         return heads if self.axes is None else self.axes.fold(heads)
 
     def split_table(self, table, role):
-        # With as many axes as the inputs.
+        # The projection takes as many axes as the inputs have.
         heads = self.dense(role)(ops.reshape(table, (*(1,) * (self.rank - 2), *table.shape)))
         return ops.reshape(heads, heads.shape[-3:])
 

@@ -62,13 +62,13 @@ def heads(layer, dense, x, *size):
 
 
 def affine(x, features, dense, shape):
-    """`x`, as rows of `features`, by the kernel of `dense`, plus its bias, in another shape."""
+    """Rows of `features` of `x` times the kernel of `dense`, plus its bias, in another shape."""
     bias = None if dense.bias is None else ops.convert_to_tensor(dense.bias)
     return backend.affine(x, features, ops.convert_to_tensor(dense.kernel), bias, shape)
 
 
 def apply(layer, dense, x):
-    """What `dense`, a part of `layer`, makes of `x` (…, D): (…, units)."""
+    """`dense(x)`, (…, units) of (…, D), where `dense` is a part of `layer`."""
     keeps_dtype = keras.backend.standardize_dtype(x.dtype) == dense.compute_dtype
     if not (keeps_dtype and plain(layer, dense, activated=True)):
         return dense(x)
@@ -100,7 +100,7 @@ class Dropout(keras.layers.Dropout):
         return inputs
 
     def drop(self, x, training):
-        """What a call gives; without a call, which costs more than it does, if that is `x`."""
+        """The result of a call; where that is `x`, without the cost of a call."""
         keeps_dtype = keras.backend.standardize_dtype(x.dtype) == self.compute_dtype
         return x if keeps_dtype and not (self.rate and training) else self(x, training=training)
 

@@ -38,8 +38,8 @@ class StateAttention(OutputProjection, saved=False):
         "tokens_reason": "it sums the real tokens, one after another",
     }
     preset_pattern: patterns.Pattern | None = patterns.Causal()
-    # Gates: projections of a token, with the features of each by name, their rank unless any will
-    # do, and whether they have biases.
+    # Gates are projections of a token: the features of each by its name, their rank, or None for
+    # one matrix, and whether they have biases.
     gates: Mapping[str, int] = types.MappingProxyType({})
     gate_rank: int | None = None
     gate_bias = False
@@ -61,7 +61,7 @@ class StateAttention(OutputProjection, saved=False):
         raise TypeError(f"{type(self).__name__} must implement `recurrence`.")
 
     def prepared(self, query: Any, key: Any, value: Any, *gates: Any) -> tuple[Any, ...]:
-        """What enters the recurrence, of heads and of projections of the keys' tokens to gates."""
+        """What enters the recurrence, made of heads and of the projections to gates."""
         return query, key, value, *gates
 
     @property
@@ -71,11 +71,11 @@ class StateAttention(OutputProjection, saved=False):
 
     @property
     def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a cache's arrays, without rows, but that of the index."""
+        """The shapes of the arrays of a cache except `index`, without the batch axis."""
         return {"state": (self.heads.key_value_heads, *self.state_shape)}
 
     def _counted(self, x, layout):
-        # Masked tokens are skipped where they are.
+        # Masked tokens are skipped where they stand, so that rows need not be compacted.
         return x if layout.appends or self.position is None else x._replace(positions=x.ranked())
 
     def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
@@ -114,7 +114,7 @@ class StateAttention(OutputProjection, saved=False):
         return output, {"state": state}
 
     def _narrowed(self, output, dtype):
-        """Outputs of heads in the dtype of the values."""
+        """The outputs of heads in the dtype of the values."""
         return ops.cast(output, dtype)
 
     def make_cache(
@@ -239,7 +239,7 @@ class GatedStateAttention(StateAttention, saved=False):
         self.build_decay()
 
     def build_decay(self):
-        """Makes weights of the decay that are no projections."""
+        """Makes the weights of the decay other than its projection."""
 
     @functools.cached_property
     def traits(self):
@@ -255,7 +255,7 @@ class GatedStateAttention(StateAttention, saved=False):
 
     @property
     def _convolved(self):
-        """Heads and features of what is convolved."""
+        """The number of heads and of features of each array that is convolved."""
         heads, groups = self.num_heads, self.heads.key_value_heads
         return {
             "query": (heads, self.key_dim),
