@@ -91,7 +91,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self.use_bias: UseBias = shapes.check_flag("use_bias", use_bias)
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
-        # For projections, as in Keras's layer; `Layer.activity_regularizer` would be for the output.
+        # For projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
         self.seed = shapes.check_integer("seed", seed, unsigned=True)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)

@@ -155,8 +155,8 @@ class Layout:
         **arrays: those of the dictionary, and substrings of their dtypes' names.
     """
 
-    # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and values
-    # are in the cache before the call; and whether the cache has sums of tokens instead of tokens.
+    # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and
+    # values are in the cache before the call; whether it has sums of tokens instead of tokens.
     appends = forgets = is_memory = is_state = False
 
     def __init__(self, **arrays):

@@ -154,7 +154,7 @@ class LinformerAttention(LowRankAttention):
 class LinformerHeads(EinsumHeads):
     """Heads, and the weights E and F that project their sequence."""
 
-    # Not in `check_shapes`: a layer that is loaded on PyTorch is built with lengths that Keras made up.
+    # Not in `check_shapes`: files of PyTorch are built with lengths that Keras made up.
     def output_shape(self, query_shape, value_shape):
         axes = Axes(len(value_shape), self.layer.attention_axes).positions
         sizes = [value_shape[axis] for axis in axes]

@@ -171,7 +171,7 @@ class Heads:
         return weights
 
     def of_attentions(self, array):
-        """An array (B, H or 1, T, S), or None, repeated where a head consists of several attentions."""
+        """An array of heads (B, H or 1, T, S), or None, for each attention that a head consists of."""
         return array
 
 
