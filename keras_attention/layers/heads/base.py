@@ -171,7 +171,7 @@ class Heads:
         return weights
 
     def of_attentions(self, array):
-        """An array of heads (B, H or 1, T, S), or None, for each attention that a head consists of."""
+        """An array of heads (B, H or 1, T, S), or None, for each attention of a head."""
         return array
 
 
