@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import arguments, normalizations, ops, patterns, positions, scores
+from keras_attention import normalizations, ops, patterns, positions, scores
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import plans, strategies
 from keras_attention.patterns import (
@@ -19,6 +19,7 @@ from keras_attention.patterns import (
     SlidingWindow,
     Strided,
 )
+from keras_attention.sequences import arguments
 from keras_attention.spec import AttentionSpec
 from tests.arrays import numpy, random
 from tests.compiled import program
