@@ -98,3 +98,12 @@ def test_gradients_do_not_depend_on_chunks(features):
 
     for one, other in zip(total(4), total(T), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4 * np.abs(other).max())
+
+
+def test_half_precision_sums_in_float32():
+    given = arrays(1)
+    expected = definition(*(x.astype("float16") for x in given[:3]), given[3])[0]
+    halves = [keras.ops.convert_to_tensor(x, "float16") for x in given[:3]]
+    output, state = recurrence.run(*halves, keras.ops.convert_to_tensor(given[3]), chunk=8)
+    assert keras.backend.standardize_dtype(state.dtype) == "float32"
+    np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-4)
