@@ -74,8 +74,8 @@ class AttentionPooling(saving.ConfigurableLayer):
         options: dict[str, Any] = {"name": "attention", "dtype": self.dtype_policy}
         options |= {"dropout": dropout, "seed": seed}
         attention = Attention(num_heads, key_dim, value_dim, score, normalization, **options)
-        for name in ("num_heads", "key_dim", "score", "normalization", "dropout", "seed"):
-            setattr(self, name, getattr(attention, name))
+        names = "num_heads", "key_dim", "score", "normalization", "dropout", "seed"
+        self._keep_of(attention, *names)
         self._attention = attention
 
     def build(self, x_shape, mask_shape=None):
@@ -170,9 +170,7 @@ class FeedForwardAttention(AttentionPooling):
         score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)
         kwargs |= {"normalization": normalization, "dropout": dropout, "seed": seed}
         super().__init__(score=score, **kwargs)
-        self.units = score.units
-        self.activation = score.activation
-        self.kernel_initializer = score.kernel_initializer
+        self._keep_of(score, "units", "activation", "kernel_initializer")
 
 
 class ClassToken(saving.ConfigurableLayer):

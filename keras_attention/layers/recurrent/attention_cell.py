@@ -447,12 +447,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         return memory, states, mask
 
     def prepare(self, memory, states, mask, training=True):
-        """What a loop closes over, and the states that it starts with.
-
-        That is key (B, S, H, K), value (B, S, H, V) and mask (B, S), and in training, where the
-        attention has dropout, the value with dropped positions. The wrapped cell draws its dropout
-        masks then, too.
-        """
+        """What a loop closes over, and the states that it starts with."""
+        # Key (B, S, H, K), value (B, S, H, V) and mask (B, S), and in training what is drawn: the
+        # value with dropped positions, and numbers for the alignment.
         constants, attention = self._prepared(memory, mask), self.attention
         states = self._first_states(memory, states)
         if training and attention.dropout:
