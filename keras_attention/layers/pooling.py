@@ -134,7 +134,8 @@ class FeedForwardAttention(AttentionPooling):
     `AttentionPooling` without a query, with a score of the keys alone. Padding is ignored.
 
     Args:
-        units, activation: None, or the size of a hidden layer; and of it, or else of the score.
+        units: None, or the size of a hidden layer.
+        activation: of the score, or of its hidden layer.
         normalization, dropout, seed: as in `AttentionPooling`.
         kernel_initializer: of w, or of W and v.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.

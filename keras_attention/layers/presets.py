@@ -179,7 +179,7 @@ class RelativePositionAttention(Attention):
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
         **kwargs: all other arguments of `Attention` but `position`.
 
-    Call arguments, results and errors are those of `Attention`, and errors of `positions.Shaw`.
+    Call arguments, results and errors are those of `Attention` and `positions.Shaw`.
 
     Example:
 

@@ -109,7 +109,7 @@ class FeedForward(saving.ConfigurableLayer):
 
 
 def network(layer, intermediate_dim, name):
-    """The `FeedForward` in a layer that has its other arguments."""
+    """A `FeedForward` inside a layer, with the arguments that the layer has."""
     return FeedForward(
         intermediate_dim,
         layer.activation,

@@ -294,7 +294,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         return x_shape[-1]
 
     cross_attention_layer = parts.part("context_attention", "The attention to the context, if any.")
-    cross_attention_norm = parts.part("context_attention_norm", "The norm of that branch.")
+    cross_attention_norm = parts.part("context_attention_norm", "The norm of the cross-attention.")
 
     # Computing
 

@@ -52,8 +52,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         attention: an `Attention`, or the score, or its name, of one without projections.
         mode: "bahdanau" or "luong", as above.
         attention_dim, attention_activation: features of a_t, which is then the output in both
-            modes, and what follows W_c; None for no W_c: the output is h_t in "bahdanau", and
-            a_t = [c_t; h_t] in "luong".
+            modes, and the activation after W_c. None for no W_c: the output is h_t in "bahdanau",
+            and a_t = [c_t; h_t] in "luong".
         input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
         output_context: whether the output is [c_t; h_t] instead of h_t.
         return_attention_scores: whether the alignments follow the features of the output;
