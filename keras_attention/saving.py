@@ -297,7 +297,7 @@ class ConfigurableLayer(keras.layers.Layer):
     _takes_any_layout = False
     # Of a layer that takes masks as arguments, what they are, for the message about another name.
     _masks: str | None = None
-    # The arguments that are not cast, of a layer whose calls are converted by `calls`.
+    # The arguments that are not cast, of a layer whose calls `inputs.of_call` converts.
     _unrounded: tuple[str, ...] | None = None
     # Whether its dtype is not that of the layer around it.
     _has_own_dtype = False
@@ -364,6 +364,11 @@ class ConfigurableLayer(keras.layers.Layer):
         """Stores arguments of the constructor, each as `check(name, value)` returns it."""
         for name, value in arguments.items():
             setattr(self, name, check(name, value))
+
+    def _keep_of(self, part, *names):
+        """Stores arguments of the constructor as a part, which was given them, has checked them."""
+        for name in names:
+            setattr(self, name, getattr(part, name))
 
     def _keep_options(self, kind, initializer, regularizer, constraint):
         """Stores the arguments `kind_initializer`, `kind_regularizer` and `kind_constraint`."""

@@ -53,7 +53,7 @@ class Positions:
 
     @classmethod
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
-        """Positions of so many queries and keys; None counts from `offset`, one or (B,), and 0."""
+        """Positions of so many queries and keys: by default from `offset`, one or (B,), and 0."""
         rank = len(getattr(offset, "shape", ()))
         consecutive = query_positions is None and key_positions is None and rank == 0
         if query_positions is None:

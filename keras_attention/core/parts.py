@@ -31,7 +31,7 @@ def part(attribute, doc):
 
 def freezing(build):
     """`build`, after which the parts of a layer that is frozen are frozen too."""
-    # Keras freezes a layer's own weights alone. So are the parts that were frozen in an `.h5` file.
+    # Keras freezes a layer's own weights alone. Parts that an `.h5` file has frozen stay frozen.
 
     @functools.wraps(build)
     def build_and_freeze(self, *args, **kwargs):

@@ -8,6 +8,7 @@ variables, its outputs results, losses and changed variables.
 """
 
 import contextlib
+import functools
 import threading
 
 import keras
@@ -57,9 +58,7 @@ def _of_any(rematerialized):
     """Keras's method of its layers, for which those around ours are computed again as ours are."""
 
     def rematerialized_call(layer, call, *args, **kwargs):
-        def keras_call(*args, **kwargs):
-            return rematerialized(layer, *args, **kwargs)
-
+        keras_call = functools.partial(rematerialized, layer)
         if getattr(_state, "off", False):
             return call
         around = not _computes_again(layer)

@@ -47,5 +47,5 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def of(layer: Any) -> list[Listener]:
-    """Who listens to a layer, which may be slower to compute with weights."""
+    """The listeners to a layer, whose weights may be slower to compute."""
     return [x for x in state.listeners if id(layer) in x.names]

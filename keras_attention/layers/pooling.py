@@ -74,8 +74,8 @@ class AttentionPooling(saving.ConfigurableLayer):
         options: dict[str, Any] = {"name": "attention", "dtype": self.dtype_policy}
         options |= {"dropout": dropout, "seed": seed}
         attention = Attention(num_heads, key_dim, value_dim, score, normalization, **options)
-        for name in ("num_heads", "key_dim", "score", "normalization", "dropout", "seed"):
-            setattr(self, name, getattr(attention, name))
+        names = "num_heads", "key_dim", "score", "normalization", "dropout", "seed"
+        self._keep_of(attention, *names)
         self._attention = attention
 
     def build(self, x_shape, mask_shape=None):
@@ -134,7 +134,8 @@ class FeedForwardAttention(AttentionPooling):
     `AttentionPooling` without a query, with a score of the keys alone. Padding is ignored.
 
     Args:
-        units, activation: None, or the size of a hidden layer; and of it, or else of the score.
+        units: None, or the size of a hidden layer.
+        activation: of the score, or of its hidden layer.
         normalization, dropout, seed: as in `AttentionPooling`.
         kernel_initializer: of w, or of W and v.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -170,9 +171,7 @@ class FeedForwardAttention(AttentionPooling):
         score = scores.KeyOnly(units, activation, kernel_initializer=kernel_initializer)
         kwargs |= {"normalization": normalization, "dropout": dropout, "seed": seed}
         super().__init__(score=score, **kwargs)
-        self.units = score.units
-        self.activation = score.activation
-        self.kernel_initializer = score.kernel_initializer
+        self._keep_of(score, "units", "activation", "kernel_initializer")
 
 
 class ClassToken(saving.ConfigurableLayer):

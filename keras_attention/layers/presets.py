@@ -179,7 +179,7 @@ class RelativePositionAttention(Attention):
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the embeddings.
         **kwargs: all other arguments of `Attention` but `position`.
 
-    Call arguments, results and errors are those of `Attention`, and errors of `positions.Shaw`.
+    Call arguments, results and errors are those of `Attention` and `positions.Shaw`.
 
     Example:
 
@@ -206,13 +206,12 @@ class RelativePositionAttention(Attention):
         **kwargs: Unpack[AttentionOptions],
     ):
         saving.check_free(type(self), kwargs)
-        weights = embeddings_initializer, embeddings_regularizer, embeddings_constraint
-        position = positions.Shaw(max_distance, use_values, per_head, *weights, name="shaw")
+        given = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        position = positions.Shaw(max_distance, use_values, per_head, *given, name="shaw")
         kwargs["position"] = position
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        names = "max_distance", "use_values", "per_head", "embeddings_initializer"
-        for name in (*names, "embeddings_regularizer", "embeddings_constraint"):
-            setattr(self, name, getattr(position, name))
+        weights = "embeddings_initializer", "embeddings_regularizer", "embeddings_constraint"
+        self._keep_of(position, "max_distance", "use_values", "per_head", *weights)
 
 
 Mode = Literal["monotonic", "predictive"]
@@ -383,8 +382,7 @@ class HardAttention(Attention):
         saving.check_free(type(self), kwargs)
         kwargs["normalization"] = normalizations.Hard(gradient, temperature)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
-        self.gradient = self.normalization.gradient
-        self.temperature = self.normalization.temperature
+        self._keep_of(self.normalization, "gradient", "temperature")
 
 
 class ReinforceLoss(saving.ConfigurableLayer):

@@ -150,8 +150,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
             )
             for name in ("to_points", "to_elements")
         )
-        for name in (*names, "kernel_initializer"):
-            setattr(self, name, getattr(self._to_points, name))
+        self._keep_of(self._to_points, *names, "kernel_initializer")
 
     def build(self, x_shape, mask_shape=None):
         points = self._points.compute_output_shape(x_shape)
@@ -164,7 +163,8 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         points = self._to_points(self._points(x), x, context_mask=mask, training=training)
         return self._to_elements(x, points, mask=mask, training=training)
 
-    compute_mask = masks.passed_on
+    def compute_mask(self, x, previous_mask=None):
+        return masks.padding(x, previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._points.compute_output_shape(x_shape)
@@ -263,8 +263,7 @@ class SlotAttention(saving.ConfigurableLayer):
         self.seed = shapes.check_seed("seed", seed)
         options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
         self._network = FeedForward(intermediate_dim, activation, name="network", **options)
-        for name in ("intermediate_dim", "activation", "kernel_initializer"):
-            setattr(self, name, getattr(self._network, name))
+        self._keep_of(self._network, "intermediate_dim", "activation", "kernel_initializer")
         self._attention = CompetingAttention(epsilon, key_dim=dim, name="attention", **options)
         self._cell = keras.layers.GRUCell(
             dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy

@@ -119,20 +119,20 @@ def boolean(name, mask):
         return mask if ops.is_tensor(mask) else ops.convert_to_tensor(mask)
     values = shapes.visible_values(mask)
     or_bias = " Pass other numbers as `attention_bias`." if name == "attention_mask" else ""
+    advice = (
+        "A mask to be added to the scores (0 and a large negative number) is a bias, not a mask: "
+        f"pass `mask == 0` instead.{or_bias}"
+    )
     if values is None and "float" in dtype:
         raise TypeError(
             f"`{name}` must be boolean, True = attend. Received dtype {dtype}, whose values cannot "
             f"be checked before the model runs: give the input dtype='bool', or pass "
-            f"`keras.ops.cast({name}, 'bool')` of zeros and ones. A mask to be added to the scores "
-            "(0 and a large negative number) is a bias, not a mask: pass `mask == 0` instead."
-            f"{or_bias}"
+            f"`keras.ops.cast({name}, 'bool')` of zeros and ones. {advice}"
         )
     if values is not None and not np.isin(values, (0, 1)).all():
         strange = values[~np.isin(values, (0, 1))].ravel()[0]
         raise ValueError(
             f"`{name}` must be boolean, True = attend (zeros and ones are taken for False and "
-            f"True). Received dtype {dtype} with the value {strange}. A mask to be added to the "
-            "scores (0 and a large negative number) is a bias, not a mask: pass `mask == 0`."
-            f"{or_bias}"
+            f"True). Received dtype {dtype} with the value {strange}. {advice}"
         )
     return ops.cast(mask, "bool")

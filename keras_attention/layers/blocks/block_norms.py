@@ -46,7 +46,7 @@ def check(given, residual):
 
 
 def make(block, branch, shape):
-    """Makes the norms of a branch, attributes of the block; returns a residual's `norms` of it."""
+    """Makes the norms of a branch as attributes of the block, and returns them for a residual."""
     found = {}
     for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm

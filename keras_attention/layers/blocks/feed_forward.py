@@ -109,7 +109,7 @@ class FeedForward(saving.ConfigurableLayer):
 
 
 def network(layer, intermediate_dim, name):
-    """The `FeedForward` in a layer that has its other arguments."""
+    """A `FeedForward` inside a layer, with the arguments that the layer has."""
     return FeedForward(
         intermediate_dim,
         layer.activation,
@@ -232,9 +232,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         if few and not one:
             raise ValueError(
                 "`num_groups` must divide `num_experts` into groups of at least 2, of which "
-                "`top_groups` have at least `top_k` experts. Received: "
-                f"num_experts={self.num_experts}, top_k={self.top_k}, "
-                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
+                "`top_groups` have at least `top_k` experts. Received: num_experts="
+                f"{num_experts}, top_k={top_k}, num_groups={num_groups}, top_groups={top_groups}"
             )
         if self.top_k > self.num_experts:
             raise ValueError(

@@ -159,9 +159,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.intermediate_dim = shapes.check_count(
-            "intermediate_dim", intermediate_dim, optional=feed_forward is not None
-        )
+        check = shapes.check_count if feed_forward is None else shapes.check_optional_count
+        self._keep(check, intermediate_dim=intermediate_dim)
         self._keep(shapes.check_count, num_heads=num_heads)
         self._keep(shapes.check_optional_count, num_key_value_heads=num_key_value_heads)
         self._keep(shapes.check_optional_count, key_dim=key_dim)
@@ -294,10 +293,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             )
         return x_shape[-1]
 
-    cross_attention_layer = parts.part(
-        "context_attention", "The attention to the context, if `cross_attention` is True."
-    )
-    cross_attention_norm = parts.part("context_attention_norm", "The norm of that branch.")
+    cross_attention_layer = parts.part("context_attention", "The attention to the context, if any.")
+    cross_attention_norm = parts.part("context_attention_norm", "The norm of the cross-attention.")
 
     # Computing
 

@@ -191,7 +191,7 @@ class PatchMerging(saving.ConfigurableLayer):
             more or fewer axes: (depth, height, width) of a video; None for inputs that are a grid.
         dim: features of the output; None is twice those of the input.
         size: cells along an axis that become one: an integer, or one for each axis.
-        layer_norm_epsilon, kernel_initializer: what the norm adds to variances, and that of W.
+        layer_norm_epsilon, kernel_initializer: what the norm adds to variances; of W.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:

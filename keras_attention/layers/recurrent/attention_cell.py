@@ -53,8 +53,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         attention: an `Attention`, or the score, or its name, of one without projections.
         mode: "bahdanau" or "luong", as above.
         attention_dim, attention_activation: features of a_t, which is then the output in both
-            modes, and what follows W_c; None for no W_c: the output is h_t in "bahdanau", and
-            a_t = [c_t; h_t] in "luong".
+            modes, and the activation after W_c. None for no W_c: the output is h_t in "bahdanau",
+            and a_t = [c_t; h_t] in "luong".
         input_feeding: whether "luong" feeds a_{t-1} to the cell; "bahdanau" always feeds c_t.
         output_context: whether the output is [c_t; h_t] instead of h_t.
         return_attention_scores: whether the alignments follow the features of the output;
@@ -448,12 +448,9 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         return memory, states, mask
 
     def prepare(self, memory, states, mask, training=True):
-        """What a loop closes over, and the states that it starts with.
-
-        That is key (B, S, H, K), value (B, S, H, V) and mask (B, S), and in training, where the
-        attention has dropout, the value with dropped positions. The wrapped cell draws its dropout
-        masks then, too.
-        """
+        """What a loop closes over, and the states that it starts with."""
+        # Key (B, S, H, K), value (B, S, H, V) and mask (B, S), and in training what is drawn: the
+        # value with dropped positions, and numbers for the alignment.
         constants, attention = self._prepared(memory, mask), self.attention
         states = self._first_states(memory, states)
         if training and attention.dropout:
