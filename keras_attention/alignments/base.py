@@ -8,9 +8,10 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
-from keras_attention import saving, scores, shapes
+from keras_attention import saving, scores
 from keras_attention.backend import backend
-from keras_attention.hints import Initializer, Tensor
+from keras_attention.core.hints import Initializer, Tensor
+from keras_attention.sequences import shapes
 from keras_attention.spec import AttentionResult
 
 History = Literal["previous", "cumulative", "both"]

@@ -7,10 +7,10 @@ from collections.abc import Sized
 import numpy as np
 from keras import ops
 
-from keras_attention import masks, sequence, shapes
-from keras_attention.hints import Cache, Positions, Tensor, Tensors
+from keras_attention.core.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
 from keras_attention.models.encoder import OF_PAIRS, Stack
+from keras_attention.sequences import masks, sequence, shapes
 
 
 class Decoder(Stack):

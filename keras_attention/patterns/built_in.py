@@ -11,10 +11,10 @@ import functools
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span, booleans
 from keras_attention.patterns.groups import Groups
+from keras_attention.sequences import shapes
 
 
 class Distances(Pattern, saved=False):
