@@ -97,9 +97,7 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        known = [map(backend.known_size, array.shape) for array in (y_true, y_pred)]
-        agree = all(None in pair or pair[0] == pair[1] for pair in zip(*known, strict=False))
-        if len(y_pred.shape) != len(y_true.shape) + 1 or not agree:
+        if len(y_pred.shape) != len(y_true.shape) + 1 or not _agree(y_true, y_pred):
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "
                 "more, the vocabulary. Received: "
@@ -167,15 +165,19 @@ def _token_losses(logits, targets, smoothing):
     return backend.custom_vjp(make, [logits], targets)[0]
 
 
+def _agree(first, second, broadcast=False):
+    """Whether the known sizes of the axes that both arrays have may be equal."""
+    sizes = (map(backend.known_size, array.shape) for array in (first, second))
+    return all(
+        None in (one, other) or one == other or (broadcast and other == 1)
+        for one, other in zip(*sizes, strict=False)
+    )
+
+
 def _for_each_token(y_true, sample_weight):
     """Weights of the shape of the targets; Keras would line rows up with the last axis."""
     targets, weights = y_true.shape, sample_weight.shape
-    known = [map(backend.known_size, shape) for shape in (targets, weights)]
-    fit = len(weights) <= len(targets) and all(
-        weight == 1 or None in (weight, target) or weight == target
-        for target, weight in zip(*known, strict=False)
-    )
-    if not fit:
+    if len(weights) > len(targets) or not _agree(y_true, sample_weight, broadcast=True):
         raise ValueError(
             "`sample_weight` must broadcast to the leading axes of `y_true`. Received: "
             f"y_true.shape={tuple(targets)}, sample_weight.shape={tuple(weights)}"

@@ -191,7 +191,7 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
     """
 
     _has_own_dtype = True
-    # As a layer, one is like itself alone.
+    # Layers are equal only to themselves.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
     __repr__ = keras.Layer.__repr__
@@ -223,7 +223,7 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
 
 
 def _slope(alpha):
-    """Of the weights of α-entmax, what `RowNormalization` asks for: P^(2 − α) where P > 0."""
+    """The function of `RowNormalization` for α-entmax: P^(2 − α) of weights P > 0, else 0."""
 
     def slope(weights):
         if alpha == 1:

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, normalizations, ops
+from keras_attention import normalizations, ops
 from tests import definition
 from tests.arrays import numpy, random
 
@@ -37,20 +37,6 @@ def test_normalization_is_its_equation(name):
     for index in np.ndindex(B, H, T):
         expected = definition.normalize(list(scores[index].astype("float64")), name)
         np.testing.assert_allclose(weights[index], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_weights_are_made_in_float32_in_mixed_precision():
-    seen = []
-
-    class Watching(normalizations.Normalization):
-        def normalize(self, scores, mask):
-            seen.append(keras.backend.standardize_dtype(scores.dtype))
-            return keras.ops.softmax(scores)
-
-    layer = Attention(H, K, normalization=Watching(), dtype="mixed_bfloat16")
-    output = layer(random(B, T, D), random(B, S, D))
-    assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
-    assert set(seen) == {"float32"}
 
 
 # The slot

@@ -127,7 +127,7 @@ def expected(logits: Tensor, before: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def shifted(array: Tensor, by: int, index: Tensor, first: float = 0.0) -> Tensor:
-    """`array` with its last axis moved by some elements, and `first` where none came from."""
+    """`array` shifted along its last axis, with `first` in the places that become free."""
     return ops.where(index >= by, ops.roll(array, by, axis=-1), ops.cast(first, array.dtype))
 
 

@@ -152,7 +152,6 @@ class Decoder(Stack):
             ValueError: `length` exceeds the `original_max_length` of "dynamic" positions, with
                 which that would be every step.
         """
-        caches = self._caches(batch_size, length)
         for kind, why in (
             ("dynamic", "changes the positions of all tokens with each one more"),
             (
@@ -167,6 +166,7 @@ class Decoder(Stack):
                     f"`original_max_length`={beyond[0]} tokens, those of the prompt and "
                     f"`max_tokens`: beyond it, {kind!r} {why}. Received: {length} tokens"
                 )
+        caches = self._caches(batch_size, length)
         if beyond:
             caches.append({"tokens": ops.zeros((batch_size, 1, length, 1), "int32")})
         return caches

@@ -1,4 +1,4 @@
-"""What a Transformer makes of tokens before its first block, and what it says after its last."""
+"""`Embeddings`, before the first block of a Transformer, and `Logits`, after its last."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Embeddings(saving.ConfigurableLayer):
         self._check_types(types)
         x = self.tokens(inputs)
         mask = masks.implicit(x)
-        # Of inputs of another shape, if no layer of a `keras.Sequential` has made one of it.
+        # Keras carries the mask of the inputs on, which may have another shape than the vectors.
         if mask is not None and not masks.may_fit(mask, x.shape[1]):
             x, mask = ops.copy(x), None
         if self.token_projection is not None:
@@ -148,7 +148,7 @@ class Embeddings(saving.ConfigurableLayer):
 
 
 def _mask_after(layer, inputs, mask):
-    """The mask after a layer, or after layers in a row, whose own Keras does not compute."""
+    """The mask after a layer; that of a `keras.Sequential`, which Keras lacks, by its parts."""
     if isinstance(layer, keras.Sequential):
         for part in layer.layers:
             mask = _mask_after(part, inputs, mask)

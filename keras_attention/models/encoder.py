@@ -78,7 +78,7 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     @functools.cached_property
     def _cells(self):
-        """Of each block, whether it has cells of a grid, which stay where they are."""
+        """Whether each block attends over cells of a grid, whose positions padding never moves."""
         return [traits.of(block.attention).on_grid for block in self.blocks]
 
     @functools.cached_property
@@ -94,13 +94,13 @@ class Stack(saving.ConfigurableModel, saved=False):
         return getattr(own, "counts", True) and not any(self._cells)
 
     def _counting(self, positions):
-        """How tokens are counted: `positions`, or the word for None; None for cells."""
+        """The `positions` of a call; None becomes "tokens" unless cells of a grid are counted."""
         if positions is None or sequence.word(positions) == "tokens":
             return "tokens" if self._counts else None
         return positions
 
     def _embed(self, inputs, mask, types, positions, segment_ids, offset, training):
-        """The first vectors, and their mask."""
+        """The vectors that enter the first block, and their mask."""
         if types is not None:
             self._check_types(types)
         if self.embeddings is None:
@@ -117,7 +117,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         return x, masks.both(mask, masks.implicit(x))
 
     def _ranks(self, given, mask, segment_ids, offset):
-        """The positions of tokens by rank, after `offset` (B,) others or None; None for indices."""
+        """Positions that count real tokens from `offset` (B,) on; None where they are indices."""
         own = self.embeddings.compute_mask(given, masks.implicit(given))
         vectors = keras.KerasTensor(self.embeddings.compute_output_shape(given.shape))
         texts, _ = inputs.pair("segment_ids", segment_ids, vectors, vectors) or (None, None)

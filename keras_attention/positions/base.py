@@ -44,24 +44,24 @@ class Position(saving.ConfigurableLayer, saved=False):
     on_grid: Grid | None = None
     # Whether `bias` is surely finite, and small enough to add up in float32: it is not clipped.
     bounded = False
-    # Whether positions count real tokens in an `Encoder`, as those of `patterns.Pattern` do.
+    # Whether a stack may count real tokens alone: not if positions are cells of a grid.
     counts = True
     # Whether `encode` of a key depends only on its own position, so that a cache may store it.
     encodes_alone = False
     # Whether `encode` depends on the length of a row, the largest of its positions.
     needs_length = False
-    # ("dynamic" or "longrope", L): a text longer than L tokens is encoded anew from its first token
-    # on, at each length or once; or None.
+    # ("dynamic", L) if each token after the L-th changes how all earlier ones are encoded,
+    # ("longrope", L) if only the first of them does; or None.
     encodes_anew: tuple[str, int] | None = None
-    # Which of `bias`, `query_bias` and `encode` a subclass overrides: set when it is defined.
+    # Those of `bias`, `query_bias` and `encode` that a class overrides, by `__init_subclass__`.
     overrides: frozenset[str] = frozenset()
-    # Whether the bias depends on what keys contain, as `query_bias` may: set for who overrides it.
+    # Whether a bias depends on the contents of keys, as that of each class with a `query_bias`.
     has_query_bias = False
     # The reason a layer with this position cannot be computed token by token, or None.
     no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
-    # What it divides by itself, so that a score may not; or None.
+    # The terms that the position divides, in words, if the score must not have a scale; or None.
     divides: str | None = None
 
     def __init__(self, **kwargs: Any):

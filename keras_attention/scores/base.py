@@ -60,10 +60,10 @@ class Score(saving.ConfigurableLayer, saved=False):
     needs_length = False
     # What inner products are multiplied by, or None for 1 / √K.
     _factor: float | None = 1.0
-    # Whether it is a class of this package, whose scores a position knows.
+    # Whether it is a class of this package, so that a position knows whether it supports it.
     built_in = False
-    # What a subclass overrides; whether `prepare` changes anything; and whether prepared queries
-    # and keys are compared by more than an inner product: set when it is defined.
+    # The defining methods that a class overrides, whether it prepares queries or keys, and whether
+    # it compares them by more than an inner product, by `__init_subclass__`.
     _overridden: frozenset[str] = frozenset()
     prepares = compares_pairs = False
 

@@ -111,10 +111,10 @@ _one_at_a_time = threading.RLock()
 def inference(
     run, layers, add=lambda *heard: None, factor=lambda name: None, scopes=(), target=None
 ):
-    """The output of `run()`, a call of a model, or `target` of it.
+    """The output of `run()`, a call of a model at inference within `scopes`, or `target` of it.
 
-    The weights of attention layers, by name, are passed to `add`, and those of layers of this
-    package multiplied by `factor(name)`, if it is not None. It runs in `scopes` too.
+    `add` gets the name and the weights of each call of an attention layer; the weights of layers of
+    this package are multiplied by `factor(name)`, unless that is None.
     """
     outputs: list = []
     names = {id(layer): name for name, layer in layers.items() if isinstance(layer, BaseAttention)}

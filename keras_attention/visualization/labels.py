@@ -135,12 +135,9 @@ def _words(argument, tokens, name):
         return None
     if isinstance(tokens, (str, bytes)):
         raise TypeError(f"`{argument}` must be a list of words. Received: {tokens!r}")
-    return [None if token is None else _text(token) for token in tokens]
-
-
-def _text(token):
     # Words of TensorFlow are bytes.
-    return token.decode("utf-8", "replace") if isinstance(token, bytes) else str(token)
+    texts = (x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in tokens)
+    return [None if text is None else str(text) for text in texts]
 
 
 def _check_count(argument, tokens, name, count):

@@ -7,7 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention.sequences import masks
 from tests.arrays import numpy
-from tests.models.stacks import IDS, LEFT, VOCABULARY, D, made, output, randomize
+from tests.models.stacks import IDS, LEFT, VOCABULARY, D, embeddings, made, output, randomize
 
 
 def test_an_encoder_is_its_parts():
@@ -34,43 +34,44 @@ def test_a_block_that_is_listed_twice_has_its_weights_once():
     assert len(twice.weights) == len(once.weights)
 
 
-def test_token_types_and_a_projection():
-    types = keras.layers.Embedding(2, 4)
-    tokens = ka.ScaledEmbedding(VOCABULARY, 4, mask_zero=True, scale=1)
-    model = ka.Embeddings(tokens, types=types, projection=keras.layers.Dense(D))
-    given = np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
-    found = numpy(model(IDS, given))
-    assert found.shape == (2, 5, D)
-    vectors = numpy(tokens(IDS)) + numpy(types(given))
-    np.testing.assert_allclose(found, numpy(model.projection(vectors)), atol=1e-6)
-    np.testing.assert_allclose(numpy(model(IDS))[1], found[1], atol=1e-6)
+EMBEDDINGS = {
+    "types": lambda: {
+        "types": keras.layers.Embedding(2, 4),
+        "projection": keras.layers.Dense(D),
+    },
+    "projected before": lambda: {
+        "positions": ka.SinCosPositionEmbedding(),
+        "token_projection": keras.layers.Dense(D),
+    },
+    # Features of positions are added, which the norm and the projection get.
+    "concatenated": lambda: {
+        "positions": ka.SinCosPositionEmbedding(dim=3, merge_mode="concat"),
+        "norm": keras.layers.LayerNormalization(),
+        "projection": keras.layers.Dense(D),
+    },
+    "concatenated alone": lambda: {
+        "positions": ka.SinCosPositionEmbedding(dim=3, merge_mode="concat")
+    },
+}
 
 
-def test_tokens_are_projected_before_positions_are_added():
-    tokens, positions = ka.ScaledEmbedding(VOCABULARY, 4, scale=1), ka.SinCosPositionEmbedding()
-    model = ka.Embeddings(tokens, positions, token_projection=keras.layers.Dense(D))
-    found = numpy(model(IDS))
-    expected = numpy(positions(model.token_projection(tokens(IDS))))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-    symbols = keras.Input((None,), dtype="int32")
-    assert found.shape == (2, 5, D) and model(symbols).shape == (None, None, D)
-
-
-def test_features_of_positions_are_added():
-    """The norm and the projection get those that `merge_mode="concat"` adds."""
-    model = ka.Embeddings(
-        ka.ScaledEmbedding(VOCABULARY, 4, scale=1),
-        ka.SinCosPositionEmbedding(dim=3, merge_mode="concat"),
-        norm=keras.layers.LayerNormalization(),
-        projection=keras.layers.Dense(D),
-    )
+@pytest.mark.parametrize("name", EMBEDDINGS)
+def test_embeddings_are_their_parts_in_order(name):
+    model = embeddings(ka.ScaledEmbedding(VOCABULARY, 4, scale=1), **EMBEDDINGS[name]())
     model.build((None, 5))
-    assert model.norm.gamma.shape == (7,) and model.projection.kernel.shape == (7, D)
-    assert model(IDS).shape == (2, 5, D)
-    plain = ka.Embeddings(model.tokens, model.positions)
+    types = None if model.types is None else np.array([[0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
+    found, x = model(IDS, types), model.tokens(IDS)
+    x = x if model.token_projection is None else model.token_projection(x)
+    x = x if types is None else x + model.types(types)
+    for part in (model.positions, model.norm, model.projection):
+        x = x if part is None else part(x)
+    np.testing.assert_allclose(numpy(found), numpy(x), atol=1e-6)
     symbols = keras.Input((None,), dtype="int32")
-    assert plain(IDS).shape == (2, 5, 7) and plain(symbols).shape == (None, None, 7)
-    assert ka.Encoder([ka.TransformerBlock(12, 1)], plain)(symbols).shape == (None, None, 7)
+    assert model(symbols).shape == (None, None, x.shape[-1])
+    assert ka.Encoder([ka.TransformerBlock(12, 1)], model)(symbols).shape[-1] == x.shape[-1]
+    # Without types, all are of the first.
+    if types is not None:
+        np.testing.assert_allclose(numpy(model(IDS))[1], numpy(found)[1], atol=1e-6)
 
 
 class Short(ka.Encoder):

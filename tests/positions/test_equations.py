@@ -1,4 +1,4 @@
-"""Positions: the weights of a layer with each are its equation, pair by pair in float64."""
+"""Positions: what a layer with each gives is its equation, pair by pair in float64."""
 
 import math
 
@@ -6,11 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import MultiHeadAttention, patterns, positions
+from keras_attention import Attention, patterns, positions
 from tests import definition
 from tests.arrays import numpy, random
 
-B, T, H, G, K, D = 2, 7, 4, 2, 8, 8
+B, T, H, G, K, V, D = 2, 7, 4, 2, 8, 5, 8
 GRID = {"grid": (2, 3), "prefix": 1}
 
 
@@ -152,7 +152,8 @@ EQUATIONS = {
     "cope": (lambda: positions.CoPE(2), cope),
     "disentangled": (lambda: positions.Disentangled(8, 6), disentangled),
     "shaw": (lambda: positions.Shaw(3, use_values=False), shaw(False)),
-    "shaw-heads": (lambda: positions.Shaw(3, use_values=False, per_head=True), shaw(True)),
+    "shaw-values": (lambda: positions.Shaw(3), shaw(False)),
+    "shaw-heads": (lambda: positions.Shaw(3, per_head=True), shaw(True)),
     "grid": (lambda: positions.GridRelativeBias(**GRID), offsets((2, 3))),
     "grid-sizes": (lambda: positions.GridRelativeBias(**GRID, size=(1, 2)), offsets((1, 2))),
     "axial": (lambda: positions.AxialRotary(**GRID, max_wavelength=100), axial(K, 100)),
@@ -174,8 +175,8 @@ REAL = np.arange(T) < np.array([[T], [4]])
 ROWS = np.array([[3, 1, 0, 8, 2, 5, 30], [12, 13, 11, 15, 16, 40, 9]])
 
 
-def weights_of(layer, equation, x, at, window):
-    """The weights (B, H, T, T) by the equation, of what is not after a query, nor far before it."""
+def expected_of(layer, equation, x, at, window):
+    """The output and the weights by the equation, of keys that are not after nor far before."""
     query, key, value = (
         numpy(a).astype("float64") for a in layer.split_all(*map(keras.ops.array, [x] * 3))
     )
@@ -194,25 +195,32 @@ def weights_of(layer, equation, x, at, window):
             scores[b, h, t, s] = cope(w, q, keys, at[b, t], at[b], h, mask[b, t], s)
         else:
             scores[b, h, t, s] = equation(w, q, keys[s], int(at[b, t]), int(at[b, s]), h)
-    return definition.attend(0 * query, key, value, bias=scores, mask=mask[:, None])[1]
+    moved = 0.0
+    if isinstance(layer.position, positions.Shaw) and layer.position.use_values:
+        # Of pairs, with an axis of heads, of which there may be one.
+        moved = np.moveaxis(w[1][:, np.clip(-back, -3, 3) + 3], 0, 1)
+    mask = mask[:, None]
+    return definition.attend(0 * query, key, value, bias=scores, mask=mask, value_offsets=moved)
 
 
 @pytest.mark.parametrize("kind", EQUATIONS)
-def test_weights_are_those_of_the_equation(kind):
+def test_a_layer_is_the_equation(kind):
     make, equation = EQUATIONS[kind]
     x, in_order = random(B, T, D), np.tile(np.arange(T), (B, 1))
     given = {"value_mask": REAL, "return_attention_scores": True}
     for window in (3, None):
         pattern = None if window is None else patterns.SlidingWindow(window, 0)
-        options = {"num_key_value_heads": G, "use_bias": False, "pattern": pattern}
-        layer = MultiHeadAttention(H, K, position=make(), **options)
+        options = {"num_key_value_heads": G, "value_dim": V, "pattern": pattern}
+        layer = Attention(H, K, position=make(), use_bias=False, **options)
         layer.build((B, T, D), (B, T, D))
         layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
         at = ROWS if window is None else in_order
-        expected = weights_of(layer, equation, x, at, window or T * T)
+        output, weights = expected_of(layer, equation, x, at, window or T * T)
         for call in [{"positions": at}] + [{}] * (at is in_order):
-            found = layer(x, use_causal_mask=True, **given, **call)[1]
-            np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-5)
+            found = layer(x, use_causal_mask=True, **given, **call)
+            np.testing.assert_allclose(numpy(found[1]), weights, rtol=1e-4, atol=1e-5)
+            output = output.reshape(B, T, H * V)
+            np.testing.assert_allclose(numpy(found[0]), output, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 10**6])

@@ -92,20 +92,6 @@ def test_get_takes_a_position_a_config_or_none():
     assert ka.positions.get(config).slope == 0.3
 
 
-def test_a_position_works_in_float32_under_mixed_precision():
-    seen = []
-
-    class Watching(ka.positions.RelativeBias):
-        def bias(self, i, j, num_heads):
-            found = super().bias(i, j, num_heads)
-            seen.append(keras.backend.standardize_dtype(found.dtype))
-            return found
-
-    layer = ka.MultiHeadAttention(H, K, position=Watching(), dtype="mixed_bfloat16")
-    layer(random(B, T, D), random(B, S, D))
-    assert seen == ["float32"]
-
-
 @keras.saving.register_keras_serializable(package="test_positions")
 class Projected(ka.positions.Position):
     """A custom table (Dai et al. 2019, without their biases of keys): q_i · W_k r[i − j]."""

@@ -44,7 +44,7 @@ def assert_all_within(figure):
 
 @pytest.mark.parametrize(
     "word",
-    ["<script>", "</style>", "\"'", "$x^$", "\u2028", "x" * 100_000, "\u05e1\u202e", "\ud800"],
+    ["<script>", "\"'", "$x^$", "\\frac", "\u2028", "x" * 100_000, "\u05e1\u202e", "\ud800", "猫"],
 )
 def test_any_word_name_and_title_is_drawn(word):
     scores = {word: weights(1, 3, 3), "other": weights(1, 3, 3)}
@@ -53,7 +53,11 @@ def test_any_word_name_and_title_is_drawn(word):
     visible = labels.visible(word)
     expected = visible if len(visible) < 100 else "x" * 99 + "…"
     assert figure.get_suptitle() == panels(figure)[0].get_title() == expected
-    assert said(panels(figure)[0].yaxis)[0] == (visible if len(visible) < 25 else "x" * 23 + "…")
+    axes = panels(figure)[0]
+    assert said(axes.yaxis)[0] == (visible if len(visible) < 25 else "x" * 23 + "…")
+    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
+    if len(word) < 100:
+        assert_all_within(figure)
 
 
 def assert_apart(axis, renderer, vertical):
@@ -126,27 +130,9 @@ def test_of_a_thousand_words_every_few_are_shown():
     assert max(figure.get_size_inches()) < 20
 
 
-def test_words_are_shown_as_they_are():
-    odd = ["$x$", "a_b^c", "\\frac", "猫", "שלום", "नमस्ते", "\n", "", "x" * 500, "\u202e"]
-    figure = plot_attention(weights(10, 10), odd)
-    (axes,) = panels(figure)
-    expected = [*odd[:6], "↵", "∅", "x" * 23 + "…", "\\u202e"]
-    assert said(axes.yaxis) == expected
-    assert not any(label.get_parse_math() for label in axes.get_yticklabels())
-    assert_all_within(figure)
-
-
 def test_words_of_tensorflow_are_bytes():
     (axes,) = panels(plot_attention(weights(2, 2), ["café".encode(), b"noir"]))
     assert said(axes.yaxis) == ["café", "noir"]
-
-
-def test_padding_is_left_out():
-    scores = weights(4, 5)
-    figure = plot_attention(scores, ["a", "b", None, None], ["v", None, "x", "y", None])
-    (axes,) = panels(figure)
-    np.testing.assert_allclose(axes.images[0].get_array(), scores[:2][:, [0, 2, 3]], rtol=1e-6)
-    assert (said(axes.yaxis), said(axes.xaxis)) == (["a", "b"], ["v", "x", "y"])
 
 
 def test_a_layer_that_pools_has_words_at_one_side():
