@@ -85,10 +85,11 @@ def _without_heads(layer):
         inner = 1.0
     elif layer.score_mode == "concat":
         inner, outer = outer, array(layer.concat_score_weight)
+    score: scores.ScoreLike = "dot"
     if inner is not None:
         score = scores.Additive(shapes[0][-1], use_bias=False)
-    else:
-        score = "dot" if layer.scale is None else scores.ScaledDot(float(outer))
+    elif layer.scale is not None:
+        score = scores.ScaledDot(float(outer))
     # Keras's layers before 3.15 have no seed without dropout.
     seed = getattr(layer, "seed", None)
     ours = Attention(score=score, seed=seed, **utils.arguments(layer, "dropout"))

@@ -19,26 +19,9 @@ from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import ACTIVATIONS
 from tests.convert.huggingface import models
-from tests.convert.huggingface.models import TOLERANCE, numpy, torch, transformers
+from tests.convert.huggingface.models import ROPE, TOLERANCE, numpy, torch, transformers
 
 TABLES = {kind: one.fields for kind, one in ARCHITECTURES.items()}
-LONG = {"short_factor": [1.0, 1.5] * 3, "long_factor": [2.0, 5.0] * 3}
-# Positions of every kind, so that every number of theirs has a say.
-ROPE = {
-    "default": {"rope_theta": 50.0},
-    "linear": {"rope_theta": 50.0, "factor": 3.0},
-    "dynamic": {"rope_theta": 50.0, "factor": 3.0},
-    "yarn": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16, beta_fast=4.0),
-        **dict(beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4),
-    },
-    "llama3": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16),
-        **dict(low_freq_factor=1.0, high_freq_factor=4.0),
-    },
-    "longrope": {**LONG, "rope_theta": 50.0, "original_max_position_embeddings": 8},
-}
-ROPE = {kind: {"rope_type": kind, **given} for kind, given in ROPE.items()}
 # Values of fields inside them.
 INSIDE = {
     **dict(rope_type=["linear", "proportional"], type=["linear", "default"], rope_theta=[20.0]),

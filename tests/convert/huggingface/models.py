@@ -168,15 +168,26 @@ FAMILIES = {
     "clip_text_model": ("CLIPTextModel", {**SIZES, "eos_token_id": 49}),
     "clip_vision_model": ("CLIPVisionModel", VIT),
 }
-# Positions of other kinds.
-LLAMA3 = {
-    **dict(rope_type="llama3", rope_theta=1000.0, factor=4.0, low_freq_factor=1.0),
-    **dict(high_freq_factor=4.0, original_max_position_embeddings=16),
+LONG = {"short_factor": [1.0, 1.5] * 3, "long_factor": [2.0, 5.0] * 3}
+# Positions of every kind, so that every number of theirs has a say.
+ROPE = {
+    "default": {"rope_theta": 50.0},
+    "linear": {"rope_theta": 50.0, "factor": 3.0},
+    "dynamic": {"rope_theta": 50.0, "factor": 3.0},
+    "yarn": {
+        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16, beta_fast=4.0),
+        **dict(beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4),
+    },
+    "llama3": {
+        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16),
+        **dict(low_freq_factor=1.0, high_freq_factor=4.0),
+    },
+    "longrope": {**LONG, "rope_theta": 50.0, "original_max_position_embeddings": 8},
 }
-YARN = dict(rope_type="yarn", rope_theta=1000.0, factor=4.0, original_max_position_embeddings=16)
-LONGROPE = {
-    **dict(rope_type="longrope", rope_theta=1000.0, short_factor=[1.0, 1.5, 2.0]),
-    **dict(long_factor=[2.0, 3.0, 5.0]),
+ROPE = {kind: {"rope_type": kind, **given} for kind, given in ROPE.items()}
+LONG_PHI3 = {
+    "hidden_size": 48,
+    "rope_parameters": dict(rope_type="longrope", rope_theta=50.0, **LONG),
 }
 MIXED = ["full_attention", "sliding_attention", "full_attention"]
 # Fields that differ from those of a family, which is named before the comma by itself or a class.
@@ -184,9 +195,9 @@ VARIANTS: dict = {
     "llama, biases": dict(
         attention_bias=True, mlp_bias=True, head_dim=12, tie_word_embeddings=True
     ),
-    "llama, version 3.1": {"rope_parameters": LLAMA3},
-    "llama, linear": {"rope_parameters": dict(rope_type="linear", rope_theta=100.0, factor=2.0)},
-    "llama, yarn": {"rope_parameters": YARN},
+    "llama, version 3.1": {"rope_parameters": ROPE["llama3"]},
+    "llama, linear": {"rope_parameters": ROPE["linear"]},
+    "llama, yarn": {"rope_parameters": ROPE["yarn"]},
     "gpt2, other options": {
         **dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=20),
         **dict(activation_function="relu", tie_word_embeddings=False),
@@ -208,7 +219,7 @@ VARIANTS: dict = {
     "starcoder2, other options": dict(use_bias=False, tie_word_embeddings=False),
     # Windows where there are no positions: in the second layer of three.
     "smollm3, three layers": {"num_hidden_layers": 3},
-    "deepseek_v3, scaled": {"rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7}},
+    "deepseek_v3, scaled": {"rope_parameters": ROPE["yarn"]},
     "deepseek_v3, other options": {
         **dict(q_lora_rank=None, rope_interleave=False, attention_bias=True, n_shared_experts=2),
         **dict(norm_topk_prob=False, n_group=1, topk_group=1, first_k_dense_replace=0),
@@ -217,8 +228,8 @@ VARIANTS: dict = {
         **dict(decoder_sparse_step=1, norm_topk_prob=False, use_sliding_window=False)
     },
     # Of rows that are all shorter than the length of training, and of some that are longer.
-    "phi3, short": dict(rope_parameters=LONGROPE, original_max_position_embeddings=128),
-    "phi3, long": dict(rope_parameters=LONGROPE, original_max_position_embeddings=3),
+    "phi3, short": dict(LONG_PHI3, original_max_position_embeddings=128),
+    "phi3, long": dict(LONG_PHI3, original_max_position_embeddings=3),
     # Windows of two and of four tokens on either side.
     "longformer, windows": {"attention_window": [4, 8]},
     # Two groups of layers for three: the first is used twice.

@@ -13,8 +13,8 @@ from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import NEEDED
 from tests.convert.huggingface import fields, models
-from tests.convert.huggingface.fields import ROPE, TABLES, Family
-from tests.convert.huggingface.models import FAMILIES, transformers
+from tests.convert.huggingface.fields import TABLES, Family
+from tests.convert.huggingface.models import FAMILIES, ROPE, transformers
 
 # Of those that are run by default, each family has another part of the changes.
 EVERY = 12

@@ -17,7 +17,7 @@ from tests.convert.huggingface import models
 from tests.convert.huggingface.models import (
     FAMILIES,
     IDS,
-    LLAMA3,
+    ROPE,
     TOLERANCE,
     case,
     numpy,
@@ -86,7 +86,7 @@ def test_models_of_half_precision(llama, policy, tmp_path):
 
 def test_configurations_of_version_4(folder, made, tmp_path):
     cls, fields = case("llama")
-    for rope in ({"rope_type": "default"}, LLAMA3):
+    for rope in ({"rope_type": "default"}, ROPE["llama3"]):
         new = folder(cls, **fields, rope_parameters={**rope, "rope_theta": 500.0})
         scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
         older = new.copied(
