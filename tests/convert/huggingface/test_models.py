@@ -116,14 +116,10 @@ def generate(made, **options):
         given["attention_mask"], start = LEFT, 9
     elif "input_ids" in given:
         given["attention_mask"] = RIGHT
-    config = transformers.GenerationConfig(
-        **dict(
-            do_sample=False, return_dict_in_generate=True, output_scores=True, eos_token_id=None
-        ),
-        decoder_start_token_id=getattr(made.theirs.config, "decoder_start_token_id", None),
-        pad_token_id=made.theirs.config.pad_token_id or 0,
-    )
-    config.update(**options)
+    options |= {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+    options["decoder_start_token_id"] = getattr(made.theirs.config, "decoder_start_token_id", None)
+    options["pad_token_id"] = made.theirs.config.pad_token_id or 0
+    config = transformers.GenerationConfig(**options)
     # Where `options` say nothing, these would be read from here.
     for name in ("eos_token_id", "forced_eos_token_id"):
         setattr(made.theirs.generation_config, name, None)
@@ -137,9 +133,8 @@ def generate(made, **options):
 def generated(made, search, count, **options):
     """What a search of ours generates; of pairs in a compiled program."""
     model = made.ours
-    inputs, given = models.ours_of(
-        model, made.theirs, LEFT if isinstance(model, Decoder) else RIGHT
-    )
+    mask = LEFT if isinstance(model, Decoder) else RIGHT
+    inputs, given = models.ours_of(model, made.theirs, mask)
     if isinstance(model, Decoder):
         last, cache = model.start(inputs, max_tokens=count, mask=given["mask"])
         return search(model.step, last, cache, max_tokens=count, **options)
