@@ -79,45 +79,35 @@ def folders(folder, tmp_path_factory):
 
 def expected(name, folder, model):
     """The tokens that `transformers` generates with the settings of a folder, after the prompt."""
-    given, start = {"max_new_tokens": COUNT}, 1
+    given, start = models.without("decoder_input_ids", models.arrays(model)), 1
     if name == "GPT-2":
         # Padding would be tokens of n-grams there.
-        given |= {"input_ids": torch.tensor(IDS).long()}
-        given["attention_mask"] = torch.ones_like(given["input_ids"])
         start = IDS.shape[1]
     elif name == "Whisper":
         start = len(convert.start_tokens(folder))
-        given["input_features"] = torch.tensor(SOUND.swapaxes(1, 2).copy())
-        given["decoder_input_ids"] = torch.tensor([convert.start_tokens(folder)] * 3)
+        given["decoder_input_ids"] = np.array([convert.start_tokens(folder)] * 3)
     else:
-        given |= {"input_ids": torch.tensor(IDS).long()}
-        given["attention_mask"] = torch.tensor(RIGHT).long()
+        given["attention_mask"] = RIGHT
+    given = {name: models.tensor(x) for name, x in given.items()}
     # Whisper's own cuts long sounds into pieces; this is what it calls for each.
     with torch.no_grad():
-        return transformers.GenerationMixin.generate(model, **given).numpy()[:, start:]
+        found = transformers.GenerationMixin.generate(model, max_new_tokens=COUNT, **given)
+    return found.numpy()[:, start:]
 
 
 def generated(name, folder, model, method, compiled=False):
     """Ours, by one line."""
-    options = convert.generation_options(folder, method)
+    options, search = convert.generation_options(folder, method), getattr(generation, method)
+    sources = {"GPT-2": (), "Whisper": (SOUND,)}.get(name, (IDS,))
+    mask = None if name in ("GPT-2", "Whisper") else RIGHT
+    prompt = IDS if name == "GPT-2" else [convert.start_tokens(folder)] * len(IDS)
 
-    def write(source, prompt):
-        if name == "GPT-2":
-            started = model.start(prompt, COUNT)
-        elif name == "Whisper":
-            started = model.start(source, prompt, COUNT)
-        else:
-            started = model.start(source, prompt, COUNT, RIGHT)
-        search = getattr(generation, method)
+    def write(prompt, *sources):
+        started = model.start(*sources, prompt, COUNT, mask)
         return search(model.step, *started, max_tokens=COUNT, prompt=prompt, **options)
 
-    source = SOUND if name == "Whisper" else IDS
-    prompt = IDS if name == "GPT-2" else [convert.start_tokens(folder)] * len(IDS)
-    prompt = np.array(prompt, "int32")
-    if compiled:
-        write = generation.compiled(write, model)
-    found = write(source, prompt)
-    return numpy(found.tokens).reshape(-1, COUNT)
+    write = generation.compiled(write, model) if compiled else write
+    return numpy(write(np.array(prompt, "int32"), *sources).tokens).reshape(-1, COUNT)
 
 
 def check(folders, case, compiled=False, old=False):

