@@ -10,12 +10,12 @@ import numpy as np
 from keras_attention import scores
 from keras_attention.convert import utils
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.position_embedding import (
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.embeddings.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
 )
-from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.positions import Rotary
 
 

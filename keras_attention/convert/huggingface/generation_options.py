@@ -7,11 +7,11 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from keras_attention import shapes
 from keras_attention.convert.huggingface.architectures import pairs
 from keras_attention.convert.huggingface.config import Config, read_file, read_json
 from keras_attention.convert.huggingface.fields import GENERATION, START
 from keras_attention.generation import Constraints
+from keras_attention.sequences import shapes
 
 # Arguments of each function, by the settings that have them.
 _ARGUMENTS = {

@@ -13,8 +13,8 @@ from keras_attention import positions
 from keras_attention.convert.huggingface import architecture, entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.tensors import Checkpoint
-from keras_attention.layers.norms import RMSNorm
-from keras_attention.layers.position_embedding import SinCosPositionEmbedding
+from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.embeddings.position_embedding import SinCosPositionEmbedding
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
 # The first rows of a table of positions, which no position uses.
