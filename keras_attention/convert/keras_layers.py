@@ -74,40 +74,38 @@ def _with_heads(layer):
     return ours
 
 
-def _attention(layer):
-    if layer.score_mode == "concat":
-        return _additive(layer, inner=layer.scale, outer=layer.concat_score_weight)
-    scale = 1.0 if layer.scale is None else float(keras.ops.convert_to_numpy(layer.scale))
-    return _without_heads(layer, "dot" if layer.scale is None else scores.ScaledDot(scale))
+def _without_heads(layer):
+    """Scores of products, or outer · Σ tanh(inner · (q + k)), with weights where Keras has none."""
 
+    def array(x):
+        return np.asarray(1.0 if x is None else keras.ops.convert_to_numpy(x), "float64")
 
-def _additive(layer, inner=None, outer=None):
-    """outer · Σ tanh(inner · (q + k)), with weights where Keras has none; None is 1."""
-    size = layer.get_build_config()["input_shape"][0][-1]
-    ours = _without_heads(layer, scores.Additive(size, use_bias=False))
-    inner, outer = (
-        np.asarray(1.0 if x is None else keras.ops.convert_to_numpy(x), "float64")
-        for x in (inner, outer)
-    )
-    for kernel in (ours.score.query_kernel, ours.score.key_kernel):
-        utils.assign(kernel, inner * np.eye(size))
-    utils.assign(ours.score.v, outer * np.ones(size))
-    return ours
-
-
-def _without_heads(layer, score):
+    shapes, inner, outer = layer.get_build_config()["input_shape"], None, array(layer.scale)
+    if type(layer) is keras.layers.AdditiveAttention:
+        inner = 1.0
+    elif layer.score_mode == "concat":
+        inner, outer = outer, array(layer.concat_score_weight)
+    score: scores.ScoreLike = "dot"
+    if inner is not None:
+        score = scores.Additive(shapes[0][-1], use_bias=False)
+    elif layer.scale is not None:
+        score = scores.ScaledDot(float(outer))
     # Keras's layers before 3.15 have no seed without dropout.
     seed = getattr(layer, "seed", None)
     ours = Attention(score=score, seed=seed, **utils.arguments(layer, "dropout"))
-    ours.build(*layer.get_build_config()["input_shape"])
+    ours.build(*shapes)
+    if inner is not None:
+        for kernel in (ours.score.query_kernel, ours.score.key_kernel):
+            utils.assign(kernel, inner * np.eye(shapes[0][-1]))
+        utils.assign(ours.score.v, outer * np.ones(shapes[0][-1]))
     return ours
 
 
 _KERAS = {
     "MultiHeadAttention": _with_heads,
     "GroupedQueryAttention": _with_heads,
-    "Attention": _attention,
-    "AdditiveAttention": lambda layer: _additive(layer, outer=layer.scale),
+    "Attention": _without_heads,
+    "AdditiveAttention": _without_heads,
 }
 
 

@@ -134,7 +134,7 @@ def _check_parts(module, cross_attention):
     _check_attention(module, "self_attn", embed_dim=size, kdim=size, vdim=size)
     context_size = size
     if cross_attention:
-        context_size = module.multihead_attn.kdim
+        context_size = check("multihead_attn", ("MultiheadAttention",)).kdim
         same = {"embed_dim": size, "num_heads": module.self_attn.num_heads}
         _check_attention(module, "multihead_attn", **same, vdim=context_size)
     check("linear2", ("Linear",), in_features=module.linear1.out_features, out_features=size)

@@ -45,6 +45,11 @@ def built(layer, *arrays):
     return layer
 
 
+def torch_block(torch, name="Encoder", **kwargs):
+    cls = getattr(torch.nn, f"Transformer{name}Layer")
+    return cls(D, 2, 12, batch_first=True, device="cpu", **kwargs).eval()
+
+
 def torch_random(module, torch):
     with torch.no_grad():
         for seed, parameter in enumerate(module.parameters()):

@@ -10,49 +10,30 @@ from tests.arrays import numpy, random
 from tests.convert import both
 
 
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "cross"])
 @pytest.mark.parametrize("normalize_first", [False, True], ids=["post", "pre"])
-def test_transformer_encoder(normalize_first, tmp_path):
-    theirs = both.keras_hub.layers.TransformerEncoder(
-        12,
-        2,
-        dropout=0.1,
-        activation="gelu",
-        layer_norm_epsilon=1e-3,
-        normalize_first=normalize_first,
-        name="encoder",
-    )
-    theirs(both.X)
+def test_transformer_blocks(normalize_first, kind, tmp_path):
+    options = {"dropout": 0.1, "activation": "gelu", "layer_norm_epsilon": 1e-3, "name": "block"}
+    options["normalize_first"] = normalize_first
+    name = "TransformerEncoder" if kind == "encoder" else "TransformerDecoder"
+    theirs = getattr(both.keras_hub.layers, name)(12, 2, **options)
+    inputs = [both.X, both.MEMORY] if kind == "cross" else [both.X]
+    theirs(*inputs)
     both.randomize(theirs)
     ours = convert.from_keras_hub(theirs)
-    both.close(ours(both.X), theirs(both.X))
-    pairs = both.PAIRS[:, :, : both.T]
-    expected = numpy(theirs(both.X, padding_mask=both.PADDING, attention_mask=pairs))
-    output = numpy(ours(both.X, mask=both.PADDING, attention_mask=pairs))
-    both.close(output[both.PADDING], expected[both.PADDING])
-    both.close(both.reloaded(ours, tmp_path, both.X.shape)(both.X), theirs(both.X))
-    assert (ours.dropout, ours.name) == (0.1, "encoder")
-
-
-@pytest.mark.parametrize("cross", [False, True], ids=["alone", "cross"])
-@pytest.mark.parametrize("normalize_first", [False, True], ids=["post", "pre"])
-def test_transformer_decoder(normalize_first, cross, tmp_path):
-    theirs = both.keras_hub.layers.TransformerDecoder(12, 2, normalize_first=normalize_first)
-    memory = [both.MEMORY] if cross else []
-    theirs(both.X, *memory)
-    both.randomize(theirs)
-    ours = convert.from_keras_hub(theirs)
-    expected = theirs(both.X, *memory)
-    both.close(ours(both.X, *memory), expected)
-    masks = {"encoder_padding_mask": both.MEMORY_PADDING} if cross else {}
-    theirs_masked = numpy(theirs(both.X, *memory, decoder_padding_mask=both.PADDING, **masks))
-    masks = {"context_mask": both.MEMORY_PADDING} if cross else {}
-    both.close(
-        numpy(ours(both.X, *memory, mask=both.PADDING, **masks))[both.PADDING],
-        theirs_masked[both.PADDING],
-    )
-    if cross and normalize_first:
-        shapes = [both.X.shape, both.MEMORY.shape]
-        both.close(both.reloaded(ours, tmp_path, *shapes)(both.X, *memory), expected)
+    expected = theirs(*inputs)
+    both.close(ours(*inputs), expected)
+    masks, our_masks = {"decoder_padding_mask": both.PADDING}, {"mask": both.PADDING}
+    if kind == "encoder":
+        pairs = both.PAIRS[:, :, : both.T]
+        masks = {"padding_mask": both.PADDING, "attention_mask": pairs}
+        our_masks["attention_mask"] = pairs
+    elif kind == "cross":
+        masks["encoder_padding_mask"] = our_masks["context_mask"] = both.MEMORY_PADDING
+    output, masked = numpy(ours(*inputs, **our_masks)), numpy(theirs(*inputs, **masks))
+    both.close(output[both.PADDING], masked[both.PADDING])
+    both.close(both.reloaded(ours, tmp_path, *(x.shape for x in inputs))(*inputs), expected)
+    assert (ours.dropout, ours.name) == (0.1, "block")
 
 
 def test_transformer_decoder_step_by_step():

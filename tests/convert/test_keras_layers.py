@@ -45,26 +45,22 @@ def test_multi_head_attention_of_keras(kwargs):
 
 def test_over_several_axes():
     images = random(both.B, 3, 4, both.D)
-    theirs = keras.layers.MultiHeadAttention(2, 4, attention_axes=(2,))
-    expected = theirs(images, images)
-    both.close(convert.from_keras(theirs)(images), expected)
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4, attention_axes=(2,)), images)
+    both.close(convert.from_keras(theirs)(images), theirs(images, images))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_grouped_query_attention(groups):
-    theirs = keras.layers.GroupQueryAttention(4, 4, groups, use_gate=True)
     memory = random(both.B, both.S, both.D, seed=1)
-    theirs(both.X, memory)
-    both.randomize(theirs)
-    ours = convert.from_keras(theirs)
+    theirs = keras.layers.GroupQueryAttention(4, 4, groups, use_gate=True)
+    ours = convert.from_keras(both.built(theirs, both.X, memory))
     for call in CALLS.values():
         both.close(ours(both.X, memory, **call), theirs(both.X, memory, **call))
     assert ours.num_key_value_heads == groups
 
 
 def test_what_lora_added_is_in_the_kernel():
-    theirs = keras.layers.MultiHeadAttention(2, 4)
-    theirs(both.X, both.X)
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X)
     theirs.query_dense.enable_lora(2)
     both.randomize(theirs)
     ours = convert.from_keras(theirs)
@@ -89,20 +85,12 @@ def test_attention_of_keras(make):
     theirs([both.X, value, both.KEY])
     both.randomize(theirs)
     ours = convert.from_keras(theirs)
+    masks = {"query_mask": both.PADDING, "value_mask": both.MEMORY_PADDING}
     for causal in (False, True):
-        expected, expected_scores = theirs(
-            [both.X, value, both.KEY],
-            mask=[both.PADDING, both.MEMORY_PADDING],
-            use_causal_mask=causal,
-            return_attention_scores=True,
-        )
-        output, scores = ours(
-            [both.X, value, both.KEY],
-            query_mask=both.PADDING,
-            value_mask=both.MEMORY_PADDING,
-            use_causal_mask=causal,
-            return_attention_scores=True,
-        )
+        given = {"use_causal_mask": causal, "return_attention_scores": True}
+        inputs = [both.X, value, both.KEY]
+        expected, expected_scores = theirs(inputs, mask=list(masks.values()), **given)
+        output, scores = ours(inputs, **masks, **given)
         both.close(output, expected)
         # Those of padded queries are zero here.
         both.close(numpy(scores)[:, 0][both.PADDING], numpy(expected_scores)[both.PADDING])
@@ -129,15 +117,12 @@ def test_gradients_are_equal():
     ours = convert.from_keras(theirs)
     target = both.ops.convert_to_tensor(random(both.B, both.T, both.D, seed=5))
 
-    def gradients(layer):
-        def loss():
-            return both.ops.mean(
-                both.ops.square(layer(both.X, both.MEMORY, attention_mask=both.PAIRS) - target)
-            )
+    def loss(layer):
+        output = layer(both.X, both.MEMORY, attention_mask=both.PAIRS)
+        return both.ops.mean(both.ops.square(output - target))
 
-        return weight_gradients(layer, loss)[0]
-
-    for our, their in zip(gradients(ours), gradients(theirs), strict=True):
+    found, expected = (weight_gradients(x, lambda x=x: loss(x))[0] for x in (ours, theirs))
+    for our, their in zip(found, expected, strict=True):
         both.close(our, their)
 
 

@@ -150,6 +150,6 @@ def _read(values, where, folder=None, part=None):
 
 
 def _has_head(config):
-    """Whether a model is more than the stack: `GPT2LMHeadModel`, not `GPT2Model`."""
+    """Whether a model is more than the stack: `GPT2LMHeadModel` or `MarianMTModel`."""
     name = config.architecture or "Model"
-    return not name.endswith("Model") or "Head" in name
+    return not name.endswith("Model") or "Head" in name or name.endswith("MTModel")

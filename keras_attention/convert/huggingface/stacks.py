@@ -75,10 +75,7 @@ def _final_norm(block):
 
 
 def embeddings(config, size=None, scale=1, tokens=None, **options):
-    """The embeddings of tokens, without a mask: padding is a mask of the caller's.
-
-    `size` is their number of features, if not `hidden_size`, and `tokens` a layer that is shared.
-    """
+    """The embeddings of `size` features, or `tokens`, without a mask: that is the caller's."""
     return Embeddings(tokens or table(config, size, scale), name="embeddings", **options)
 
 
@@ -199,10 +196,7 @@ def head_size(config):
 
 
 def layer_types(config, slides):
-    """The type of each layer, "sliding_attention" or "full_attention".
-
-    `slides` is from the number of a layer to whether it is the former in files without types.
-    """
+    """The type of each layer; `slides` says whether it has a window in files without types."""
     count, types = config["num_hidden_layers"], config["layer_types"]
     if types is None:
         types = ["sliding_attention" if slides(n) else "full_attention" for n in range(count)]
@@ -252,11 +246,7 @@ def _language_logits(config, **options):
 
 
 def has_head(config, names, heads, bases=("Model",)):
-    """Whether the class of a model has a head; an error if it is of none of these names and ends.
-
-    `names` are what classes begin with: one or several, separated by spaces. `heads` are ends of
-    classes with a head, and `bases` of others.
-    """
+    """Whether the class of a model, one of `names` with an end, is of `heads` or of `bases`."""
     bases, heads = ([x + end for x in names.split() for end in ends] for ends in (bases, heads))
     name, supported = config.architecture, (*bases, *heads)
     if name not in (None, *supported):

@@ -84,44 +84,43 @@ def check(model, values, known, make, free=()):
     Options are the arguments of constructors, those of all parts included, except the names `free`.
     `known` are the fields that the model came with, or None.
     """
-    options = dict(_options(model.get_config(), free))
+
+    def options(model):
+        return dict(_options(model.get_config(), free))
+
+    def received(fields):
+        given = "".join(f"{name}={values.get(name)!r}, " for name in fields)
+        return f"`config` must be the configuration of `model`. Received: {given}"
+
+    def matters(name):
+        # Null is as if a field were absent.
+        alone = {k: v for k, v in {**known, name: values.get(name)}.items() if v is not None}
+        try:
+            return _difference(options(make(alone)), has) is not None
+        except ValueError:
+            return True
+
     # The names of those that are not as the model came with.
     names = sorted(values.keys() | (known or {}).keys())
     fields = [x for x in names if known is not None and values.get(x) != known.get(x)]
     try:
         made = make(values)
     except ValueError as error:
-        raise ValueError(f"{_received(values, fields)}of which none is made: {error}") from error
+        raise ValueError(f"{received(fields)}of which none is made: {error}") from error
     if not isinstance(model, type(made)):
         raise ValueError(
             f"`config` must describe `model`, which must be a {type(made).__name__}. "
             f"Received: {model!r}"
         )
-    wanted = dict(_options(made.get_config(), free))
-    at = _difference(wanted, options)
-    if at is None:
-        return
-    # The fields that make a difference by themselves, if any does.
-    alone = [x for x in fields if _matters({**known, x: values.get(x)}, make, free, options)]
-    would, has = (repr(x[at]) if at in x else "not there" for x in (wanted, options))
-    raise ValueError(
-        f"{_received(values, alone or fields)}with which {at} would be {would}, where the model "
-        f"has {has}"
-    )
-
-
-def _received(values, fields):
-    given = "".join(f"{name}={values.get(name)!r}, " for name in fields)
-    return f"`config` must be the configuration of `model`. Received: {given}"
-
-
-def _matters(values, make, free, options):
-    """Whether fields are of another model; null is as if a field were absent."""
-    values = {name: value for name, value in values.items() if value is not None}
-    try:
-        return _difference(dict(_options(make(values).get_config(), free)), options) is not None
-    except ValueError:
-        return True
+    would, has = options(made), options(model)
+    at = _difference(would, has)
+    if at is not None:
+        # The fields that make a difference by themselves, if any does.
+        alone = [name for name in fields if matters(name)] or fields
+        wanted, found = (repr(x[at]) if at in x else "not there" for x in (would, has))
+        raise ValueError(
+            f"{received(alone)}with which {at} would be {wanted}, where the model has {found}"
+        )
 
 
 def _options(value, free, path=""):

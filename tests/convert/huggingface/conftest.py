@@ -1,6 +1,5 @@
 """Folders that the tests of a session share."""
 
-import copy
 import pathlib
 import re
 
@@ -11,38 +10,15 @@ import pytest
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     """A function of a class of `transformers` and the fields of its configuration: a `Folder`."""
-    from tests.convert.huggingface.folders import write
+    from tests.convert.huggingface.models import write
 
     made = {}
 
-    def get(model_class, **fields):
-        key = model_class.__name__, repr(sorted(fields.items()))
+    def get(model_class, change=None, **fields):
+        key = model_class.__name__, change, repr(sorted(fields.items()))
         if key not in made:
-            # It may change what it is given.
-            config = model_class.config_class(**copy.deepcopy(fields))
-            made[key] = write(tmp_path_factory.mktemp(model_class.__name__), model_class, config)
-        return made[key]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def pairs(request, tmp_path_factory):
-    """A function of a name in `MODELS` of the module: a `Pair`, as of `sequences.pair`.
-
-    `MODELS` has the fields of its configuration, or its class with them: the class is what comes
-    before a comma of the name otherwise.
-    """
-    from tests.convert.huggingface.sequences import pair
-
-    made = {}
-
-    def get(name, **options):
-        key = name, *options.items()
-        if key not in made:
-            given = request.module.MODELS[name]
-            cls, fields = given if isinstance(given, tuple) else (name.split(",")[0], given)
-            made[key] = pair(tmp_path_factory.mktemp("model"), cls, fields, **options)
+            path = tmp_path_factory.mktemp(model_class.__name__)
+            made[key] = write(path, model_class, fields, **({"change": change} if change else {}))
         return made[key]
 
     return get

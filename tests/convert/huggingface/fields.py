@@ -8,176 +8,20 @@ built once for a family, and again only where a change reaches what they are bui
 import contextlib
 import copy
 import dataclasses
-import inspect
 import json
 import os
 import pathlib
 
 import numpy as np
 
-from keras_attention import EncoderDecoder, convert
+from keras_attention import convert
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import ACTIVATIONS
-from tests.convert.huggingface.folders import numpy, random_model, torch, transformers
+from tests.convert.huggingface import models
+from tests.convert.huggingface.models import ROPE, TOLERANCE, numpy, torch, transformers
 
 TABLES = {kind: one.fields for kind, one in ARCHITECTURES.items()}
-IDS = np.random.default_rng(0).integers(4, 49, (2, 11)).astype("int32")
-IDS[:, -1] = 49  # The end of the text, where CLIP pools.
-TARGET = np.random.default_rng(1).integers(4, 49, (2, 5)).astype("int32")
-SOUND = np.random.default_rng(0).normal(size=(2, 12, 5)).astype("float32")
-IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 2)).astype("float32")
-TOLERANCE = 1e-4
-
-SIZES = {
-    **dict(vocab_size=50, hidden_size=24, intermediate_size=20, num_hidden_layers=2),
-    **dict(num_attention_heads=2, max_position_embeddings=64),
-}
-TOKENS = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"), 1)
-GROUPS = {**SIZES, "num_attention_heads": 4, "num_key_value_heads": 2}
-WINDOWS = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}
-GEMMA = {**GROUPS, "head_dim": 8, "query_pre_attn_scalar": 20, "sliding_window": 4, **TOKENS}
-DEBERTA = {
-    **SIZES,
-    **dict(relative_attention=True, position_buckets=4, max_relative_positions=6),
-    **dict(norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p", share_att_key=True),
-    **dict(type_vocab_size=2),
-}
-MODERN = {**SIZES, "num_hidden_layers": 4, "local_attention": 2, **TOKENS}
-MODERN |= {"cls_token_id": 1, "sep_token_id": 1}
-SIDES = {
-    **dict(vocab_size=50, d_model=12, encoder_layers=1, decoder_layers=2),
-    **dict(encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=8),
-    **dict(decoder_ffn_dim=8, max_position_embeddings=20, decoder_start_token_id=2),
-    **TOKENS,
-}
-SOUNDS = {k: v for k, v in SIDES.items() if k != "max_position_embeddings"}
-SOUNDS |= {"num_mel_bins": 5, "max_source_positions": 6, "max_target_positions": 20}
-T5 = {
-    **dict(vocab_size=50, d_model=12, d_kv=6, d_ff=10, num_layers=1, num_heads=2),
-    **dict(num_decoder_layers=2, relative_attention_num_buckets=8),
-    **dict(relative_attention_max_distance=9),
-}
-VIT = {k: v for k, v in SIZES.items() if k not in ("vocab_size", "max_position_embeddings")}
-VIT |= {"image_size": 8, "patch_size": 4, "num_channels": 2}
-DINO = {k: v for k, v in VIT.items() if k != "intermediate_size"}
-SWIN = {
-    **dict(image_size=8, patch_size=1, num_channels=2, embed_dim=8, depths=[2, 1]),
-    **dict(num_heads=[2, 2], window_size=2, num_labels=3),
-}
-GPT2 = {"vocab_size": 50, "n_embd": 24, "n_layer": 2, "n_head": 2, "n_positions": 64}
-MIXTURE = {**GROUPS, "sliding_window": 4, "num_experts_per_tok": 2, **TOKENS}
-OSS = {**GEMMA, "num_local_experts": 4, "num_experts_per_tok": 2, "swiglu_limit": 0.7}
-del OSS["query_pre_attn_scalar"]
-DEEPSEEK = {
-    **SIZES,
-    **dict(num_key_value_heads=2, moe_intermediate_size=12, n_routed_experts=8),
-    **dict(num_experts_per_tok=3, n_group=4, topk_group=2, kv_lora_rank=12, q_lora_rank=10),
-    **dict(qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, first_k_dense_replace=1),
-    **TOKENS,
-}
-# The class of each `model_type`, and a configuration in which as many fields as can have a say.
-FAMILIES = {
-    "llama": ("LlamaForCausalLM", GROUPS),
-    "mistral": ("MistralForCausalLM", {**GROUPS, "sliding_window": 4}),
-    "qwen2": ("Qwen2ForCausalLM", {**GROUPS, **WINDOWS}),
-    "qwen3": ("Qwen3ForCausalLM", {**GROUPS, **WINDOWS, "head_dim": 8}),
-    "smollm3": (
-        "SmolLM3ForCausalLM",
-        {
-            **GROUPS,
-            **dict(sliding_window=4, use_sliding_window=True, no_rope_layer_interval=2),
-            **TOKENS,
-        },
-    ),
-    "phi3": ("Phi3ForCausalLM", {**GROUPS, "sliding_window": 4, **TOKENS}),
-    "starcoder2": ("Starcoder2ForCausalLM", {**GROUPS, "sliding_window": 4, **TOKENS}),
-    "cohere": ("CohereForCausalLM", {**GROUPS, **TOKENS}),
-    "glm4": ("Glm4ForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
-    "nemotron": ("NemotronForCausalLM", {**GROUPS, "hidden_size": 32, **TOKENS}),
-    "mixtral": ("MixtralForCausalLM", {**MIXTURE, "num_local_experts": 4}),
-    "qwen3_moe": (
-        "Qwen3MoeForCausalLM",
-        {
-            **MIXTURE,
-            **dict(head_dim=8, num_experts=4, moe_intermediate_size=12, decoder_sparse_step=2),
-            **dict(norm_topk_prob=True, use_sliding_window=True),
-        },
-    ),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", DEEPSEEK),
-    "gemma": ("GemmaForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
-    "gemma2": ("Gemma2ForCausalLM", GEMMA),
-    "gemma3_text": ("Gemma3ForCausalLM", {**GEMMA, "final_logit_softcapping": 1.0}),
-    "gpt_oss": ("GptOssForCausalLM", OSS),
-    "gpt2": ("GPT2LMHeadModel", GPT2),
-    "gptj": ("GPTJForCausalLM", {**GPT2, "rotary_dim": 8, **TOKENS}),
-    "gpt_neox": ("GPTNeoXForCausalLM", {**SIZES, "hidden_size": 32}),
-    "phi": ("PhiForCausalLM", {**GROUPS, "hidden_size": 32, "qk_layernorm": True}),
-    "falcon": (
-        "FalconForCausalLM",
-        {
-            **{k: v for k, v in SIZES.items() if k != "intermediate_size"},
-            "ffn_hidden_size": 20,
-            "bias": True,
-        },
-    ),
-    "bloom": ("BloomForCausalLM", {"vocab_size": 50, "hidden_size": 24, "n_layer": 2, "n_head": 6}),
-    "mpt": ("MptForCausalLM", {"vocab_size": 50, "d_model": 24, "n_layers": 2, "n_heads": 6}),
-    "opt": (
-        "OPTForCausalLM",
-        {**{k: v for k, v in SIZES.items() if k != "intermediate_size"}, "ffn_dim": 20},
-    ),
-    "bert": ("BertForMaskedLM", SIZES),
-    "roberta": ("RobertaForMaskedLM", {**SIZES, "pad_token_id": 1}),
-    "xlm-roberta": ("XLMRobertaModel", {**SIZES, "pad_token_id": 1}),
-    "camembert": ("CamembertModel", {**SIZES, "pad_token_id": 1}),
-    "longformer": (
-        "LongformerForMaskedLM",
-        {**SIZES, "type_vocab_size": 1, "pad_token_id": 1, "attention_window": 4},
-    ),
-    "distilbert": (
-        "DistilBertForMaskedLM",
-        {
-            **dict(vocab_size=50, dim=24, hidden_dim=20, n_layers=2, n_heads=2),
-            **dict(max_position_embeddings=64),
-        },
-    ),
-    "electra": ("ElectraForMaskedLM", {**SIZES, "embedding_size": 12}),
-    "mpnet": ("MPNetForMaskedLM", SIZES),
-    "albert": ("AlbertForMaskedLM", {**SIZES, "embedding_size": 6, "num_hidden_groups": 2}),
-    "deberta-v2": ("DebertaV2ForMaskedLM", DEBERTA),
-    "modernbert": ("ModernBertForMaskedLM", {**MODERN, "classifier_bias": True}),
-    "t5": ("T5ForConditionalGeneration", T5),
-    "mt5": ("MT5ForConditionalGeneration", T5),
-    "bart": ("BartForConditionalGeneration", SIDES),
-    "mbart": ("MBartForConditionalGeneration", SIDES),
-    "marian": ("MarianMTModel", SIDES),
-    "pegasus": ("PegasusForConditionalGeneration", SIDES),
-    "whisper": ("WhisperForConditionalGeneration", {**SOUNDS, "begin_suppress_tokens": None}),
-    "vit": ("ViTForImageClassification", {**VIT, "num_labels": 3}),
-    "deit": ("DeiTModel", VIT),
-    "dinov2": ("Dinov2Model", {**DINO, "mlp_ratio": 2}),
-    "swin": ("SwinForImageClassification", SWIN),
-    "clip_text_model": ("CLIPTextModel", {**SIZES, "eos_token_id": 49}),
-    "clip_vision_model": ("CLIPVisionModel", VIT),
-}
-LONG = {"short_factor": [1.0, 1.5] * 3, "long_factor": [2.0, 5.0] * 3}
-# Positions of every kind, so that every number of theirs has a say.
-ROPE = {
-    "default": {"rope_theta": 50.0},
-    "linear": {"rope_theta": 50.0, "factor": 3.0},
-    "dynamic": {"rope_theta": 50.0, "factor": 3.0},
-    "yarn": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16, beta_fast=4.0),
-        **dict(beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4),
-    },
-    "llama3": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16),
-        **dict(low_freq_factor=1.0, high_freq_factor=4.0),
-    },
-    "longrope": {**LONG, "rope_theta": 50.0, "original_max_position_embeddings": 8},
-}
-ROPE = {kind: {"rope_type": kind, **given} for kind, given in ROPE.items()}
 # Values of fields inside them.
 INSIDE = {
     **dict(rope_type=["linear", "proportional"], type=["linear", "default"], rope_theta=[20.0]),
@@ -256,16 +100,16 @@ class Family:
 
     def __init__(self, path, cls, fields, values=None):
         self.path, self.cls, self.count = pathlib.Path(path), cls, 0
-        model = random_model(cls, cls.config_class(**copy.deepcopy(fields)))
-        model.tie_weights()
-        model.save_pretrained(self.path / "base")
-        written = json.loads((self.path / "base" / "config.json").read_text(encoding="utf-8"))
-        self.values = written if values is None else values
+        base = models.write(self.path / "base", cls, fields)
+        model, self.values = base.theirs, base.config() if values is None else values
         self.table = TABLES[self.values["model_type"]]
         self.weights = model.state_dict()
         self.found = described(self.config(self.values))
-        self.expected = outputs(model)
-        largest = difference(ours_of(self.ours(self.values), cls), self.expected)
+        given = models.without("token_type_ids", models.arrays(model))
+        self.given = {name: models.tensor(x) for name, x in given.items()}
+        self.inputs = models.ours_of(base.ours, model)[0]
+        self.expected = self.outputs(model)
+        largest = difference(self.outputs_of_ours(self.values), self.expected)
         assert largest <= TOLERANCE, largest
 
     def config(self, values):
@@ -291,10 +135,25 @@ class Family:
                 if missing:
                     return None
                 model.tie_weights()
-                return outputs(model)
+                return self.outputs(model)
             except Exception:
                 # Any error is a refusal: of the configuration, of weights, or of the call.
                 return None
+
+    def outputs(self, model):
+        """Logits or states of a model of `transformers`."""
+        caches = {"use_cache": False} if "use_cache" in models.inputs_of(self.cls) else {}
+        with torch.no_grad():
+            found = model(**self.given, **caches)
+        if "CLIPVision" in self.cls.__name__:
+            return numpy(found.pooler_output)
+        return numpy(found.logits if "logits" in found else found.last_hidden_state)
+
+    def outputs_of_ours(self, values):
+        """The same of ours; of a classifier and of CLIP's images, those of the first token."""
+        found = numpy(self.ours(values)(self.inputs))
+        name = self.cls.__name__
+        return found[:, 0] if "Classification" in name or "CLIPVision" in name else found
 
     def check(self, values):
         """What is wrong with a configuration: a text, or None. It may be refused by both."""
@@ -309,7 +168,7 @@ class Family:
             return f"ours is as before, theirs differs by {wrong:.2g}" if wrong > 1e-5 else None
         try:
             # Of images of other sizes, the call is refused.
-            ours = ours_of(self.ours(values), self.cls)
+            ours = self.outputs_of_ours(values)
         except ValueError:
             return None
         except Exception as error:
@@ -371,36 +230,6 @@ def difference(found, expected):
     return float(np.abs(found - expected).max())
 
 
-def outputs(model):
-    """Logits or states of a model of `transformers`."""
-    ids, target = torch.tensor(IDS).long(), torch.tensor(TARGET).long()
-    inputs = {
-        "input_ids": ids,
-        "decoder_input_ids": target,
-        "pixel_values": torch.tensor(IMAGES.transpose(0, 3, 1, 2).copy()),
-        "input_features": torch.tensor(SOUND.swapaxes(1, 2).copy()),
-        "use_cache": False,
-        "global_attention_mask": (torch.arange(ids.shape[1]) == 0).long().expand(ids.shape),
-    }
-    taken = inspect.signature(model.forward).parameters
-    with torch.no_grad():
-        found = model(**{name: x for name, x in inputs.items() if name in taken})
-    if "CLIPVision" in type(model).__name__:
-        return numpy(found.pooler_output)
-    if type(model).__name__ == "ElectraForPreTraining":
-        return numpy(found.logits)[..., None]
-    return numpy(found.logits if "logits" in found else found.last_hidden_state)
-
-
-def ours_of(model, cls):
-    """The same of ours."""
-    source = {"pixel_values": IMAGES, "input_features": SOUND}.get(cls.main_input_name, IDS)
-    found = numpy(model([source, TARGET] if isinstance(model, EncoderDecoder) else source))
-    # Of a classifier, and of what CLIP gives for a whole image.
-    first = "Classification" in cls.__name__ or "CLIPVision" in cls.__name__
-    return found[:, 0] if first else found
-
-
 # Values of fields that are ignored, where any would not do there.
 IGNORED = {
     "chunk_size_feed_forward": 0,
@@ -421,6 +250,7 @@ IGNORED = {
     **dict(pooler_act="relu", stage_names=["stem", "stage1", "stage2"], out_features=["stage1"]),
     **dict(_out_features=["stage1"], out_indices=[1], _out_indices=[1]),
 }
+IGNORED |= {"assistant_ensemble_weight": 0.5, "compile_config": None, "watermarking_config": None}
 IGNORED |= dict.fromkeys(TYPES, "float32")
 
 

@@ -13,9 +13,9 @@ import pytest
 
 from keras_attention import convert
 from keras_attention.convert.huggingface.config import Config
-from tests.convert.huggingface import fields
+from tests.convert.huggingface import fields, models
 from tests.convert.huggingface.fields import TABLES, Family
-from tests.convert.huggingface.folders import random_model, torch, transformers
+from tests.convert.huggingface.models import transformers
 
 PUBLISHED = json.loads(
     (pathlib.Path(__file__).parent / "published.json").read_text(encoding="utf-8")
@@ -97,19 +97,16 @@ def test_it_computes_what_theirs_does(name, tmp_path):
 @pytest.mark.parametrize("name", TOWERS)
 def test_a_tower_computes_what_theirs_does(name, part, tmp_path):
     values = scaled(PUBLISHED[name])
-    config = transformers.CLIPConfig(**{k: v for k, v in values.items() if k != "model_type"})
-    model = random_model(transformers.CLIPModel, config)
-    model.save_pretrained(tmp_path)
+    given = {k: v for k, v in values.items() if k != "model_type"}
+    model = models.write(tmp_path, transformers.CLIPModel, given).theirs
     (tmp_path / "config.json").write_text(json.dumps(values), encoding="utf-8")
     ours = convert.from_huggingface(tmp_path, part=part)
-    with torch.no_grad():
-        if part == "text":
-            ids = torch.tensor(fields.IDS).long()
-            states = model.text_model(ids).last_hidden_state
-            expected, found = model.text_projection(states), ours(fields.IDS)
-        else:
-            images = fields.IMAGES[..., :1].repeat(3, axis=-1)
-            pixels = torch.tensor(images.transpose(0, 3, 1, 2).copy())
-            expected = model.get_image_features(pixels).pooler_output
-            found = ours(images)[:, 0]
-    assert fields.difference(fields.numpy(found), fields.numpy(expected)) <= fields.TOLERANCE
+    if part == "text":
+        ids = models.tokens((3, 9))
+        states = models.call(model.text_model, input_ids=ids).last_hidden_state
+        expected, found = model.text_projection(states), ours(ids)
+    else:
+        pixels = models.tensor(models.normal(3, 3, 8, 8))
+        expected = model.get_image_features(pixels).pooler_output
+        found = ours(models.numpy(pixels).transpose(0, 2, 3, 1))[:, 0]
+    assert models.difference(found, expected) <= models.TOLERANCE

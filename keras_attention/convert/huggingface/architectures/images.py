@@ -276,13 +276,7 @@ _TOWER = {
 
 
 def tower(values, where, name):
-    """The fields of a tower, as `transformers` would write them for it alone, and of what they are.
-
-    Args:
-        values: the fields of both.
-        where: what these are of.
-        name: "text" or "vision".
-    """
+    """The fields of a tower, as `transformers` writes them for it alone, and where they are."""
     config = Config(values, FIELDS, where)
     field = f"{name}_config"
     if config[f"{field}_dict"] is not None:

@@ -1,0 +1,209 @@
+"""What models compute, generate, save and write, beside `transformers` with the same weights."""
+
+import numpy as np
+import pytest
+
+from keras_attention import Decoder, EncoderDecoder, convert, generation
+from tests.convert.huggingface import models
+from tests.convert.huggingface.models import LEFT, RIGHT, TARGET_MASK, case, transformers
+
+TEXTS = [name for name in models.CASES if "input_ids" in str(models.inputs_of(case(name)[0]))]
+GENERATING = [name for name in models.CASES if case(name)[0].__name__.endswith(models.GENERATING)]
+# Of which 200 tokens are generated, and four beams.
+SEARCHED = ("gpt2", "llama", "qwen2", "qwen3", "t5", "mt5", "bart", "mbart", "marian", "pegasus")
+SEARCHED += ("t5, 1.1", "whisper")
+
+
+@pytest.fixture
+def made(folder, name):
+    cls, fields = case(name)
+    return folder(cls, **fields)
+
+
+@pytest.mark.parametrize("name", models.CASES)
+def test_states_and_logits(made, name, measured):
+    """Those of each row alone: padding, on either side, changes nothing."""
+    is_text, largest = name in TEXTS, {"states": 0.0, "logits": 0.0}
+    for mask in (RIGHT, LEFT) if is_text else (None,):
+        inputs, given = models.ours_of(made.ours, made.theirs, mask)
+        ours = models.watched(made.ours, inputs, **given)
+        transform = getattr(getattr(made.ours, "logits", None), "transform", None)
+        if isinstance(made.ours, Decoder) and transform is not None:
+            ours = transform(ours[0]), ours[1]
+        for row in range(3):
+            real = np.s_[row : row + 1]
+            if isinstance(made.ours, EncoderDecoder):
+                real = row, TARGET_MASK[row]
+            elif is_text:
+                real = row, mask[row]
+            theirs = models.states_and_logits(made.theirs, models.alone(made.theirs, row))
+            for kind, found, expected in zip(largest, ours, theirs, strict=True):
+                if expected is None:
+                    continue
+                found, expected = models.numpy(found)[real], models.numpy(expected)
+                if kind == "logits" and expected.ndim == 2:
+                    # Of the whole: that of the first token, or of the end of CLIP's text.
+                    found = found.reshape(-1, found.shape[-1])
+                    found = found[-1:] if name.startswith("CLIPText") else found[:1]
+                expected = expected.reshape(found.shape)
+                largest[kind] = max(largest[kind], models.difference(found, expected))
+    assert (ours[1] is None) == (theirs[1] is None)
+    assert max(largest.values()) <= models.TOLERANCE, largest
+    measured(made.ours, **largest)
+
+
+# A classifier takes none, nor does Longformer. One is all that BLOOM takes, with distances in it.
+# DeBERTa multiplies the embeddings by the mask.
+WITHOUT_PAIRS = ("Classification", "longformer", "Longformer", "bloom", "deberta", "Deberta")
+WITHOUT_PAIRS += ("clip", "CLIP", "whisper", "Whisper", "PreTraining")
+
+
+@pytest.mark.parametrize("name", [x for x in TEXTS if not any(y in x for y in WITHOUT_PAIRS)])
+def test_a_mask_of_pairs(made, name):
+    """Beside the causal one and windows, which theirs replaces."""
+    ids, pairs, config = models.tokens((2, 9)), models.random_pairs(2, 9), made.theirs.config
+    ours, theirs = made.ours, made.theirs
+    if isinstance(ours, EncoderDecoder):
+        ours, theirs = ours.encoder, theirs.get_encoder()
+    causal = isinstance(ours, Decoder)
+    seen = pairs & np.tril(np.ones((9, 9), "bool")) if causal else pairs
+    near = np.triu(seen, 1 - (getattr(config, "sliding_window", None) or 9))
+    if config.model_type == "modernbert":
+        near = seen & (np.abs(np.subtract.outer(np.arange(9), np.arange(9))) <= 1)
+    by_type = {"full_attention": seen, "sliding_attention": near}
+    mask = {kind: models.tensor(models.additive(x)) for kind, x in by_type.items()}
+    mask = mask if getattr(config, "layer_types", None) else mask["sliding_attention"]
+    given = {"input_ids": ids, "attention_mask": mask}
+    if name.startswith("opt"):
+        # It counts them in the mask.
+        given["position_ids"] = np.tile(np.arange(9), (2, 1))
+    found = models.call(theirs, **given)
+    expected = found.logits if "logits" in found else found.last_hidden_state
+    assert models.difference(ours(ids, attention_mask=pairs), expected) <= models.TOLERANCE
+
+
+@pytest.mark.parametrize("name", models.CASES)
+def test_saved_and_written_back(made, name, fresh, measured, tmp_path):
+    """The same tensors, which `transformers` loads without complaint."""
+    inputs, given = models.ours_of(made.ours, made.theirs, RIGHT)
+    saved = fresh.check(made.ours, tmp_path, inputs, **given)
+    back, told = made.read_back(tmp_path / "back", output_loading_info=True)
+    before, after = models.stored(made.path), models.stored(tmp_path / "back")
+    # Poolers and heads of other tasks are left out, and biases of keys that are zero.
+    assert not told["unexpected_keys"] and after.keys() <= before.keys()
+    if isinstance(made.ours, Decoder):
+        assert after.keys() == before.keys() and not told["missing_keys"]
+    # The norms of Nemotron have 1 + w, and the first rows of some tables are of no position.
+    tolerance = 1e-6 if name == "nemotron" else 0.0
+    for key, tensor in after.items():
+        first = 2 if "embed_positions" in key and "whisper" not in name.lower() else 0
+        first = 2 if before[key][:2].any() and not tensor[:2].any() else first
+        np.testing.assert_allclose(tensor[first:], before[key][first:], 0, tolerance, err_msg=key)
+    row = models.alone(made.theirs, 0)
+    states, logits = models.states_and_logits(made.theirs, row)
+    found = models.states_and_logits(back, row)[states is None]
+    largest = models.difference(found, logits if states is None else states)
+    assert largest <= 1e-6
+    measured(made.ours, saved=saved, back=largest)
+
+
+def generate(made, **options):
+    """What `transformers` generates, with the logits of each step, and the length of prompts."""
+    given, start = models.arrays(made.theirs), 1
+    given = {name: x for name, x in given.items() if not name.startswith(("decoder", "token_type"))}
+    if isinstance(made.ours, Decoder):
+        given |= {"input_ids": models.ours_of(made.ours, made.theirs, LEFT)[0]}
+        given["attention_mask"], start = LEFT, 9
+    elif "input_ids" in given:
+        given["attention_mask"] = RIGHT
+    options |= {"do_sample": False, "return_dict_in_generate": True, "output_scores": True}
+    options["decoder_start_token_id"] = getattr(made.theirs.config, "decoder_start_token_id", None)
+    options["pad_token_id"] = made.theirs.config.pad_token_id or 0
+    config = transformers.GenerationConfig(**options)
+    # Where `options` say nothing, these would be read from here.
+    for name in ("eos_token_id", "forced_eos_token_id"):
+        setattr(made.theirs.generation_config, name, None)
+    # Whisper's own cuts long sounds into pieces; this is what it calls for each.
+    run = transformers.GenerationMixin.generate
+    given = {name: models.tensor(x) for name, x in given.items()}
+    with models.torch.no_grad():
+        return run(made.theirs, **given, generation_config=config), start
+
+
+def generated(made, search, count, **options):
+    """What a search of ours generates; of pairs in a compiled program."""
+    model = made.ours
+    mask = LEFT if isinstance(model, Decoder) else RIGHT
+    inputs, given = models.ours_of(model, made.theirs, mask)
+    if isinstance(model, Decoder):
+        last, cache = model.start(inputs, max_tokens=count, mask=given["mask"])
+        return search(model.step, last, cache, max_tokens=count, **options)
+    first = np.full((3, 1), made.theirs.config.decoder_start_token_id, "int32")
+
+    def run(source, first):
+        last, cache, memory = model.start(source, first, count, given.get("source_mask"))
+        return search(model.step, last, cache, memory, max_tokens=count, **options)
+
+    return generation.compiled(run, model)(inputs[0], first)
+
+
+@pytest.fixture
+def restless(folder, name):
+    """A pair does not repeat a token: the scale of its last norm is negative."""
+    cls, fields = case(name)
+    kind = cls.config_class.model_type
+    change = {"change": models.negate_last_norm} if kind in models.PAIRS else {}
+    return folder(cls, **fields, **change)
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_greedy_tokens(restless, name, measured, near=1e-4):
+    """Up to the first in each row where the best two logits differ by less than rounding."""
+    count = 200 if name in SEARCHED else 30
+    expected, start = generate(restless, max_new_tokens=count)
+    logits = np.stack([step.numpy() for step in expected.scores], axis=1)
+    expected = expected.sequences.numpy()[:, start:]
+    found = models.numpy(generated(restless, generation.greedy, count).tokens)
+    assert isinstance(restless.ours, Decoder) or len(np.unique(expected)) > 2
+    second, first = np.moveaxis(np.sort(logits, axis=-1)[..., -2:], -1, 0)
+    other = found != expected
+    margin = np.take_along_axis(first - second, np.argmax(other, axis=1)[:, None], axis=1)[:, 0]
+    np.testing.assert_array_less(margin[other.any(axis=1)], near)
+    measured(restless.ours, tokens=count)
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_4_beams(restless, name, measured):
+    """All of them, best first. Without length penalty both definitions are one: sums.
+
+    A row of a pair ends when its best live beam is below the worst of four finished ones.
+    """
+    decoder = isinstance(restless.ours, Decoder)
+    beams = {"num_beams": 4, "length_penalty": 0.0}
+    options = {} if decoder else {"early_stopping": False, "eos_token_id": 7}
+    found, start = generate(restless, max_new_tokens=20, num_return_sequences=4, **beams, **options)
+    pad = restless.theirs.config.pad_token_id or 0
+    options = {} if decoder else {"stop_tokens": (7,), "pad_token": pad}
+    ours = generated(restless, generation.beam_search, 20, num_return=4, **beams, **options)
+    tokens = found.sequences.numpy()[:, start:]
+    ours_tokens = models.numpy(ours.tokens).reshape(12, -1)[:, : tokens.shape[1]]
+    np.testing.assert_array_equal(ours_tokens, tokens)
+    scores = found.sequences_scores.numpy()
+    np.testing.assert_allclose(models.numpy(ours.scores).ravel(), scores, atol=1e-3)
+    measured(restless.ours, beams=4)
+
+
+def test_the_matrix_of_t5_1_1(folder, tmp_path):
+    """As its files have it: the logits are not tied to the table of tokens."""
+    cls, fields = case("t5, 1.1")
+    matrix = models.normal(50, fields["d_model"])
+    untied = {"tie_word_embeddings": False, "scale_decoder_outputs": None}
+    made = folder(cls, **fields).copied(tmp_path, tensors={"lm_head.weight": matrix}, **untied)
+    theirs = cls.from_pretrained(tmp_path).eval()
+    inputs, given = models.ours_of(made.ours, theirs, np.ones((3, 9), "bool"))
+    expected = models.call(theirs, input_ids=models.IDS, decoder_input_ids=models.TARGET).logits
+    found = models.numpy(made.ours(inputs, **given))
+    expected = models.numpy(expected)
+    assert models.difference(found, expected, TARGET_MASK) <= models.TOLERANCE
+    convert.to_huggingface(made.ours, tmp_path / "back")
+    np.testing.assert_array_equal(models.stored(tmp_path / "back")["lm_head.weight"], matrix)
