@@ -24,6 +24,7 @@ from tests.layers.small_caches import (
     numpy,
     pieces,
 )
+from tests.problems import on_tensorflow
 
 
 def test_log_probabilities_stand_before_the_cache():
@@ -139,10 +140,9 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
     assert not np.isnan(first[1:]).any() and not np.isnan(second[2:]).any()
 
 
+@on_tensorflow
 @pytest.mark.parametrize("pattern", ["none", "window"])
 def test_a_batch_and_a_length_that_are_not_known(pattern):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("only TensorFlow has shapes that are not known")
     import tensorflow as tf
 
     layer = heads(pattern=PATTERNS[pattern](), position="rotary")
@@ -162,10 +162,9 @@ def test_a_batch_and_a_length_that_are_not_known(pattern):
         agree(run(X[:rows], first)[:, size:], expected[:rows, size:])
 
 
+@on_tensorflow
 @pytest.mark.parametrize("slots", [T, 4])
 def test_a_window_and_slots_that_are_not_known(slots):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("only TensorFlow has shapes that are not known")
     import tensorflow as tf
 
     # As a cache of its own makes it, and one that is shorter than the window.
@@ -208,24 +207,12 @@ def test_gradients_pass_through_a_cache():
         np.testing.assert_allclose(gradient, other, rtol=1e-3, atol=1e-4)
 
 
-# The context of cross-attention
-
-CONTEXT = random(B, 7, 6, seed=1)
-THERE = np.arange(7) < np.array([[7], [3], [0]])
-
-
-def across(**kwargs):
-    layer = ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs)
-    return made(layer, X.shape, CONTEXT.shape)
-
-
 def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
-    layer = made(ka.MultiHeadAttention(H, 8), X.shape, CONTEXT.shape, (B, 7, 4))
-    keys = random(B, 7, 4, seed=2)
-    carried = THERE & (np.arange(7) != 1)
-    value = masks.carry(keras.ops.convert_to_tensor(CONTEXT), keras.ops.convert_to_tensor(carried))
-    here = np.arange(7) != 0
-    here = np.broadcast_to(here, (B, 7))
+    values, keys = random(B, 7, 6, seed=1), random(B, 7, 4, seed=2)
+    layer = made(ka.MultiHeadAttention(H, 8), X.shape, values.shape, keys.shape)
+    carried = (np.arange(7) < np.array([[7], [3], [0]])) & (np.arange(7) != 1)
+    value = masks.carry(*map(keras.ops.convert_to_tensor, (values, carried)))
+    here = np.broadcast_to(np.arange(7) != 0, (B, 7))
     expected = layer(X, value, keys, key_mask=here)
     memory = layer.cache_context(value, keys, key_mask=here)
     np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)
