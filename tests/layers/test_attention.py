@@ -8,7 +8,7 @@ import pytest
 
 import keras_attention as ka
 from tests import definition
-from tests.arrays import numpy, random
+from tests.arrays import built, close, numpy, random
 
 B, T, S, D, H, K = 3, 5, 7, 8, 2, 4
 
@@ -19,15 +19,7 @@ X, VALUE, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, 6, seed=2
 def made(cls=ka.Attention, inputs=(X, VALUE, KEY), **kwargs):
     """A layer with heads and random weights, biases included."""
     layer = cls(**{"num_heads": H, "key_dim": K, "use_bias": True, **kwargs})
-    layer.build(*(x.shape for x in inputs))
-    for seed, weight in enumerate(layer.trainable_weights):
-        weight.assign(random(*weight.shape, seed=20 + seed) / 2)
-    return layer
-
-
-def close(found, expected, tolerance=1e-5):
-    found, expected = (x if isinstance(x, np.ndarray) else numpy(x) for x in (found, expected))
-    np.testing.assert_allclose(found, expected, rtol=10 * tolerance, atol=tolerance)
+    return built(layer, *(x.shape for x in inputs))
 
 
 # Ways to call it

@@ -7,28 +7,40 @@ import pytest
 import keras_attention as ka
 from keras_attention import masks, patterns, positions
 from keras_attention.layers import kv_cache
-from tests.arrays import random
+from tests.arrays import built, close, numpy, random
 from tests.compiled import program, quick
 from tests.gradients import weight_gradients
-from tests.layers.small_caches import (
-    PATTERNS,
-    B,
-    D,
-    H,
-    T,
-    X,
-    agree,
-    decoded,
-    heads,
-    made,
-    numpy,
-    pieces,
-)
 from tests.problems import on_tensorflow
+
+B, T, D, H = 3, 9, 16, 4
+X = random(B, T, D)
+PATTERNS = {"none": lambda: None, "window": lambda: patterns.SlidingWindow(2, 0)}
+
+
+def heads(**kwargs):
+    return built(ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs), X.shape)
+
+
+def pieces(x, sizes):
+    return [x[:, end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+
+
+def decoded(layer, x, sizes, cache):
+    """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
+    step = quick(lambda x, cache: layer(x, cache=cache))
+    outputs = []
+    for piece in pieces(x, sizes):
+        output, cache = step(piece, cache)
+        outputs.append(output)
+    return keras.ops.concatenate(outputs, axis=1), cache
+
+
+def agree(found, expected, tolerance=2e-5):
+    close(found, expected, tolerance)
 
 
 def test_log_probabilities_stand_before_the_cache():
-    layer = made(ka.HardAttention(2, 4, gradient="reinforce"))
+    layer = built(ka.HardAttention(2, 4, gradient="reinforce"), X.shape)
     output, chosen, cache = layer(X, cache=layer.make_cache(B, T))
     expected = layer(X, use_causal_mask=True)
     agree(output, expected[0])
@@ -209,7 +221,7 @@ def test_gradients_pass_through_a_cache():
 
 def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
     values, keys = random(B, 7, 6, seed=1), random(B, 7, 4, seed=2)
-    layer = made(ka.MultiHeadAttention(H, 8), X.shape, values.shape, keys.shape)
+    layer = built(ka.MultiHeadAttention(H, 8), X.shape, values.shape, keys.shape)
     carried = (np.arange(7) < np.array([[7], [3], [0]])) & (np.arange(7) != 1)
     value = masks.carry(*map(keras.ops.convert_to_tensor, (values, carried)))
     here = np.broadcast_to(np.arange(7) != 0, (B, 7))

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from tests.arrays import close, random, wide
+from tests.arrays import built, close, random, wide
 from tests.compiled import call
-from tests.layers.small_caches import made
 
 H, G, K, V = 4, 2, 3, 6
 B, T, D = 2, 5, 8
@@ -16,7 +15,7 @@ KEPT = np.array([[True] * 5, [False, True, True, True, False]])
 
 def layer(**options):
     options = {"num_key_value_heads": G, "depth": 3, "use_bias": True, **options}
-    return made(ka.DifferentialAttention(H, K, **options), X.shape)
+    return built(ka.DifferentialAttention(H, K, **options), X.shape)
 
 
 def softmax(scores, allowed):

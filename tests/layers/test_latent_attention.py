@@ -6,9 +6,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import positions
-from tests.arrays import close, random, wide
+from tests.arrays import built, close, random, wide
 from tests.compiled import call
-from tests.layers.small_caches import made
 
 H, K, R, C, V, Q = 3, 4, 2, 6, 5, 7
 B, T, D = 2, 5, 8
@@ -17,7 +16,7 @@ KEPT = np.array([[True] * 5, [False, True, True, True, False]])
 
 
 def layer(**options):
-    return made(ka.MultiHeadLatentAttention(H, K, R, C, V, use_bias=True, **options), X.shape)
+    return built(ka.MultiHeadLatentAttention(H, K, R, C, V, use_bias=True, **options), X.shape)
 
 
 def weights(layer):

@@ -7,9 +7,8 @@ import pytest
 import keras_attention as ka
 from keras_attention import distribution, inspection
 from keras_attention.kernels import strategies
-from tests.arrays import close, random, wide
+from tests.arrays import built, close, random, wide
 from tests.compiled import call
-from tests.layers.small_caches import made
 
 H, G, K, V = 4, 2, 3, 5
 B, T, D = 2, 9, 8
@@ -20,7 +19,7 @@ NUM_GLOBAL = 2
 
 def layer(**options):
     options = {"num_global": NUM_GLOBAL, "num_key_value_heads": G, "value_dim": V, **options}
-    return made(ka.LongformerAttention(H, K, 1, **options), X.shape)
+    return built(ka.LongformerAttention(H, K, 1, **options), X.shape)
 
 
 def definition(layer, x, allowed):
@@ -70,7 +69,7 @@ def test_few_tokens(length):
 
 def test_long_sequences_need_no_scores_of_all_pairs():
     """The tiles of windows and global tokens give what all scores do."""
-    found = made(ka.LongformerAttention(2, 4, 16, num_global=3), (1, 512, D))
+    found = built(ka.LongformerAttention(2, 4, 16, num_global=3), (1, 512, D))
     x = random(1, 512, D)
     expected, _ = found(x, return_attention_scores=True)
     with strategies.using(few=0):

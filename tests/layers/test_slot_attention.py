@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import masks, visualization
-from tests.arrays import numpy, random, wide
+from tests.arrays import built, close, numpy, random, wide
 from tests.definition import sigmoid
 
 B, S, D, K, F = 2, 6, 5, 3, 4
@@ -16,12 +16,7 @@ KEPT = np.array([[True] * 6, [False, True, True, False, True, False]])
 
 def made(**kwargs):
     """A layer with random weights."""
-    layer = ka.SlotAttention(K, F, 8, **kwargs)
-    layer.build(X.shape)
-    for n, weight in enumerate(layer.trainable_variables):
-        drawn = np.random.default_rng(n).normal(size=weight.shape)
-        weight.assign(0.5 * drawn.astype("float32"))
-    return layer
+    return built(ka.SlotAttention(K, F, 8, **kwargs), X.shape)
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +72,6 @@ def expected(layer, slots, kept=None):
     for row, k, of in zip(scores, kept, weights, strict=True):
         row[0][:, k] = of
     return np.stack(outputs), scores
-
-
-def close(found, expected, tolerance=2e-5):
-    np.testing.assert_allclose(numpy(found), expected, rtol=tolerance, atol=tolerance)
 
 
 def test_orthogonal_weights_in_bfloat16():
