@@ -3,7 +3,7 @@
 import keras
 import pytest
 
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from tests import core_path
 
 # How many functions a call may run, in how many files, of how many lines. JAX and PyTorch have more
