@@ -10,8 +10,9 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import masks, parts
+from keras_attention.core import parts
 from keras_attention.inspection import attention_gradients
+from keras_attention.sequences import masks
 from keras_attention.visualization import collect_attention
 from tests.arrays import numpy
 from tests.compiled import Program

@@ -4,8 +4,8 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import positions
-from keras_attention.layers.grid_embedding import GridEmbedding
-from keras_attention.layers.position_embedding import PositionEmbedding
+from keras_attention.layers.embeddings.grid_embedding import GridEmbedding
+from keras_attention.layers.embeddings.position_embedding import PositionEmbedding
 from tests.errors.calls import RELATIVE_BIAS, B, D, S, T, X, zeros
 
 SCALED = ka.scores.ScaledDot(0.5)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import keras_attention as ka
-from keras_attention import shapes
+from keras_attention.sequences import shapes
 from tests.errors import (
     alignments,
     attention,
