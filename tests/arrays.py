@@ -24,8 +24,24 @@ def wide(tensor):
 
 
 def close(found, expected, tolerance=1e-5):
-    """Raises unless two NumPy arrays agree."""
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    """Raises unless two arrays or tensors agree."""
+    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=tolerance, atol=tolerance)
+
+
+def randomize(layer, seed=0):
+    """Gives every weight a random value: biases start as zeros, and would not be compared."""
+    values = [
+        w if "seed" in v.path else random(*w.shape, seed=seed + i) / 2
+        for i, (v, w) in enumerate(zip(layer.weights, layer.get_weights(), strict=True))
+    ]
+    layer.set_weights(values)
+
+
+def built(layer, *shapes):
+    """The layer, built of these shapes, with random weights."""
+    layer.build(*shapes)
+    randomize(layer)
+    return layer
 
 
 def run(function, *arrays):

@@ -38,6 +38,13 @@ def compiled(function, *arrays):
     return quick(function)(*map(keras.ops.convert_to_tensor, arrays))
 
 
+def call(layer, *arrays, **given):
+    """What a layer gives, by `compiled`. It is built first; what is given by name is constant."""
+    if not layer.built:
+        layer.build(*(array.shape for array in arrays))
+    return compiled(lambda *x: layer(*x, **given), *arrays)
+
+
 class Program:
     """A function that calls a layer, compiled on JAX as `compiled` is, once for each kind of call.
 

@@ -6,6 +6,7 @@ Layers, their arguments and what they are called with come from the registry of 
 import keras
 
 import keras_attention as ka
+from tests.arrays import numpy
 from tests.contract import registry, rows
 from tests.contract.registry import ENTRIES, D, T
 
@@ -47,7 +48,7 @@ class Case:
         given, crosses = [], self.entry.traits.crosses
         call = self.entry.call or (registry.of_queries if crosses else lambda call, x: call(x))
         call(lambda *inputs: given.extend(inputs) or x, keras.ops.convert_to_tensor(x))
-        return [rows.numpy(array) for array in given]
+        return [numpy(array) for array in given]
 
     def call(self, layer, arrays, **kwargs):
         return layer(*arrays, **kwargs)

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention
 from keras_attention import Decoder, Embeddings, Logits, ScaledEmbedding, TransformerBlock
-from tests.layers.small_inputs import close, randomize
+from tests.arrays import close, randomize
 
 ops = keras.ops
 

@@ -14,6 +14,7 @@ import numpy as np
 import keras_attention as ka
 from keras_attention import patterns
 from keras_attention.sequences import masks
+from tests.arrays import numpy
 from tests.compiled import Program
 from tests.contract import registry, rows
 from tests.contract.registry import B, D, S, T
@@ -141,7 +142,7 @@ class Subject:
 
     def call(self, x, mask=None, /, **given):
         """All outputs, as arrays; a mask is carried."""
-        return [rows.numpy(x) for x in keras.tree.flatten(self.run(x, mask, **given))]
+        return [numpy(x) for x in keras.tree.flatten(self.run(x, mask, **given))]
 
     def run(self, x, mask=None, /, **given):
         """The outputs, as tensors; a mask is carried."""
@@ -239,14 +240,14 @@ class Subject:
             memory = self.inner.cache_context(x, key_mask=mask)
             return self.inner(registry.same(x, S, D), cache=memory)[0]
 
-        return rows.numpy(Program(call, self.inner)(rows.batch(), rows.MASK))
+        return numpy(Program(call, self.inner)(rows.batch(), rows.MASK))
 
     def append(self, x, mask, state):
         """The outputs of a piece, and what the next goes on from."""
         name = "initial_state" if self.entry.call is registry.of_steps else "cache"
         # A cache is causal, whether that is said or not.
         output, state = self.program(x, mask, **{name: state})
-        return rows.numpy(output), state
+        return numpy(output), state
 
     # Results that several relations look at, computed once
 

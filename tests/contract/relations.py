@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_attention.sequences import masks
+from tests.arrays import numpy
 from tests.contract import places, registry, rows
 from tests.contract.registry import B, D, N, T
 
@@ -128,13 +129,13 @@ def masks_are_one_thing(subject):
     outputs.append(subject.run(masks.carry(x, mask)))
     assert masks.implicit(x) is mask
     for output in (keras.tree.flatten(found)[0] for found in outputs):
-        agree(rows.numpy(output), subject.zeros()[0])
+        agree(numpy(output), subject.zeros()[0])
         carried = masks.implicit(output)
         if of_tokens(output) and subject.entry.call not in (
             registry.of_pointer,
             registry.of_reward,
         ):
-            found = rows.numpy(carried)[:, output.shape[1] - T :]
+            found = numpy(carried)[:, output.shape[1] - T :]
             np.testing.assert_array_equal(found.reshape(B, T), rows.MASK)
 
 
@@ -166,7 +167,7 @@ def a_memory_is_the_call(subject):
     # The outputs of a cell are [context; state], and the state is the query.
     found, states = np.split(subject.dirty()[0], [-D], axis=-1)
     x = masks.carry(*map(keras.ops.convert_to_tensor, (x, rows.MASK)))
-    agree(rows.numpy(subject.inner(keras.ops.convert_to_tensor(states), x)), found)
+    agree(numpy(subject.inner(keras.ops.convert_to_tensor(states), x)), found)
 
 
 def the_future_is_hidden(subject, tolerance=ATOL):

@@ -14,6 +14,7 @@ from keras_attention.core import parts
 from keras_attention.inspection import attention_gradients
 from keras_attention.sequences import masks
 from keras_attention.visualization import collect_attention
+from tests.arrays import numpy
 from tests.compiled import Program
 from tests.contract import places, registry, relations, rows
 from tests.contract.registry import B, D, N, S, T
@@ -60,7 +61,7 @@ def nothing_has_the_shape_of_symbols(subject):
         for array, symbol in zip(arrays, subject.symbolic(*few.shape[:2]), strict=True):
             assert array.shape == tuple(symbol.shape)
             assert np.isfinite(array).all()
-        assert np.isfinite([rows.numpy(loss) for loss in subject.program.losses]).all()
+        assert np.isfinite([numpy(loss) for loss in subject.program.losses]).all()
 
 
 def integers_are_floats(subject):
@@ -70,7 +71,7 @@ def integers_are_floats(subject):
         found, expected = (subject.run(x, rows.MASK) for x in (x, x.astype("float32")))
         for one, other in zip(*map(keras.tree.flatten, (found, expected)), strict=True):
             assert standard(one.dtype) == standard(other.dtype)
-            close(rows.numpy(one), rows.numpy(other))
+            close(numpy(one), numpy(other))
         for one, other in zip(subject.symbolic(dtype=dtype), subject.symbolic(), strict=True):
             assert standard(one.dtype) == standard(other.dtype)
 
@@ -149,7 +150,7 @@ def _saved_in_files(subject, model, x, expected):
     path = FOLDER / f"{subject.entry}-{subject.place}"
     model.save(f"{path}.keras")
     model.save_weights(f"{path}.weights.h5")
-    inputs = [rows.numpy(x) for x in keras.tree.flatten(x)]
+    inputs = [numpy(x) for x in keras.tree.flatten(x)]
     np.savez(f"{path}.npz", *inputs, expected[0])
     loaded = keras.saving.load_model(f"{path}.keras")
     program = _program(loaded)
@@ -180,7 +181,7 @@ def _program(layer):
 
 
 def _arrays(outputs):
-    return [rows.numpy(x) for x in keras.tree.flatten(outputs)]
+    return [numpy(x) for x in keras.tree.flatten(outputs)]
 
 
 # Gradients
@@ -238,7 +239,7 @@ def gradients_are_slopes(subject):
             return loss(subject, *moved[count:])
 
     program = Program(moved_to, subject.layer)
-    values, gradients = [*map(rows.numpy, variables), *arrays], of_weights + of_inputs
+    values, gradients = [*map(numpy, variables), *arrays], of_weights + of_inputs
     scale = step * max(1.0, np.sqrt(sum(np.square(g).sum() for g in gradients)))
     rng = np.random.default_rng(4)
 
@@ -255,7 +256,7 @@ def gradients_are_slopes(subject):
             for end, array in zip(ends, both, strict=True):
                 # Without a dtype, Keras rounds a number of float64 on PyTorch.
                 end.append(ops.convert_to_tensor(array, str(array.dtype)))
-        found = [float(rows.numpy(program(*end))) for end in ends]
+        found = [float(numpy(program(*end))) for end in ends]
         return abs(found[0] - found[1] - slope) / scale
 
     # Windows, choices and rectified units have edges, and one direction may cross one.
@@ -299,7 +300,7 @@ def dtypes_agree(subject):
             of_weights, (found, *of_x) = weight_gradients(other.layer, scaled, arrays)
             assert all(np.isfinite(gradient).all() for gradient in (*of_weights, *of_x))
         else:
-            found = rows.numpy(scaled(ops.ones(expected.shape)))
+            found = numpy(scaled(ops.ones(expected.shape)))
         assert dtypes[0] == standard(other.symbolic()[0].dtype)
         if subject.entry.name not in registry.STEPS | {"MixtureOfExperts"}:
             agree(found.astype(expected.dtype), expected, tolerance)
@@ -333,7 +334,7 @@ def weights_are_one_thing(subject):
         totals = []
         for state in ([], [(v, ops.zeros(v.shape, v.dtype)) for v in values]):
             with keras.StatelessScope(state_mapping=state):
-                totals.append(rows.numpy(_total(subject.run(rows.batch(), rows.MASK))))
+                totals.append(numpy(_total(subject.run(rows.batch(), rows.MASK))))
         close(found[0][1][0].sum((1, 2, 3)), totals[0] - totals[1], 1e-4)
 
 
@@ -378,7 +379,7 @@ def a_program_is_the_call(subject):
 
         run = tf.function(run, autograph=False, jit_compile=True)
     tensors = map(ops.convert_to_tensor, (rows.batch(subject.entry.ids), rows.MASK))
-    agree(rows.numpy(run(*tensors)), subject.dirty()[0])
+    agree(numpy(run(*tensors)), subject.dirty()[0])
 
 
 # Packed texts

@@ -4,9 +4,9 @@ All rows but the first and the last have the same text of N tokens, with padding
 between, which holds NaN, infinity or 1e38. The first has no padding, the last no token.
 """
 
-import keras
 import numpy as np
 
+from tests.arrays import numpy
 from tests.contract.registry import VOCABULARY, B, D, N, T
 
 SIDES = {
@@ -55,13 +55,6 @@ def batch(ids=False, garbage=True, seed=0):
             found[row, MASK[row]] = text(ids, seed)[0]
         found[row, ~MASK[row]] = (5 if ids else value) if garbage else 0
     return found
-
-
-def numpy(tensor):
-    """A tensor as an array, which has bfloat16 as float32."""
-    if keras.backend.standardize_dtype(tensor.dtype) == "bfloat16":
-        tensor = keras.ops.cast(tensor, "float32")
-    return np.asarray(keras.ops.convert_to_numpy(tensor))
 
 
 def randomize(layer, seed=0):

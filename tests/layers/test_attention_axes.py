@@ -4,8 +4,7 @@ import keras
 import pytest
 
 from keras_attention import MultiHeadAttention
-from tests.arrays import random
-from tests.layers.small_inputs import close
+from tests.arrays import close, random
 
 # Attention along chosen axes
 

@@ -8,27 +8,40 @@ import keras_attention as ka
 from keras_attention import patterns, positions
 from keras_attention.layers import kv_cache
 from keras_attention.sequences import masks
-from tests.arrays import random
+from tests.arrays import built, close, numpy, random
 from tests.compiled import program, quick
 from tests.gradients import weight_gradients
-from tests.layers.small_caches import (
-    PATTERNS,
-    B,
-    D,
-    H,
-    T,
-    X,
-    agree,
-    decoded,
-    heads,
-    made,
-    numpy,
-    pieces,
-)
+from tests.problems import on_tensorflow
+
+B, T, D, H = 3, 9, 16, 4
+X = random(B, T, D)
+PATTERNS = {"none": lambda: None, "window": lambda: patterns.SlidingWindow(2, 0)}
+
+
+def heads(**kwargs):
+    return built(ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs), X.shape)
+
+
+def pieces(x, sizes):
+    return [x[:, end - size : end] for size, end in zip(sizes, np.cumsum(sizes), strict=True)]
+
+
+def decoded(layer, x, sizes, cache):
+    """The outputs of `x` in pieces of these sizes, side by side, and the last cache."""
+    step = quick(lambda x, cache: layer(x, cache=cache))
+    outputs = []
+    for piece in pieces(x, sizes):
+        output, cache = step(piece, cache)
+        outputs.append(output)
+    return keras.ops.concatenate(outputs, axis=1), cache
+
+
+def agree(found, expected, tolerance=2e-5):
+    close(found, expected, tolerance)
 
 
 def test_log_probabilities_stand_before_the_cache():
-    layer = made(ka.HardAttention(2, 4, gradient="reinforce"))
+    layer = built(ka.HardAttention(2, 4, gradient="reinforce"), X.shape)
     output, chosen, cache = layer(X, cache=layer.make_cache(B, T))
     expected = layer(X, use_causal_mask=True)
     agree(output, expected[0])
@@ -140,10 +153,9 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
     assert not np.isnan(first[1:]).any() and not np.isnan(second[2:]).any()
 
 
+@on_tensorflow
 @pytest.mark.parametrize("pattern", ["none", "window"])
 def test_a_batch_and_a_length_that_are_not_known(pattern):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("only TensorFlow has shapes that are not known")
     import tensorflow as tf
 
     layer = heads(pattern=PATTERNS[pattern](), position="rotary")
@@ -163,10 +175,9 @@ def test_a_batch_and_a_length_that_are_not_known(pattern):
         agree(run(X[:rows], first)[:, size:], expected[:rows, size:])
 
 
+@on_tensorflow
 @pytest.mark.parametrize("slots", [T, 4])
 def test_a_window_and_slots_that_are_not_known(slots):
-    if keras.backend.backend() != "tensorflow":
-        pytest.skip("only TensorFlow has shapes that are not known")
     import tensorflow as tf
 
     # As a cache of its own makes it, and one that is shorter than the window.
@@ -209,24 +220,12 @@ def test_gradients_pass_through_a_cache():
         np.testing.assert_allclose(gradient, other, rtol=1e-3, atol=1e-4)
 
 
-# The context of cross-attention
-
-CONTEXT = random(B, 7, 6, seed=1)
-THERE = np.arange(7) < np.array([[7], [3], [0]])
-
-
-def across(**kwargs):
-    layer = ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs)
-    return made(layer, X.shape, CONTEXT.shape)
-
-
 def test_memory_of_other_keys_heeds_the_masks_that_tensors_carry():
-    layer = made(ka.MultiHeadAttention(H, 8), X.shape, CONTEXT.shape, (B, 7, 4))
-    keys = random(B, 7, 4, seed=2)
-    carried = THERE & (np.arange(7) != 1)
-    value = masks.carry(keras.ops.convert_to_tensor(CONTEXT), keras.ops.convert_to_tensor(carried))
-    here = np.arange(7) != 0
-    here = np.broadcast_to(here, (B, 7))
+    values, keys = random(B, 7, 6, seed=1), random(B, 7, 4, seed=2)
+    layer = built(ka.MultiHeadAttention(H, 8), X.shape, values.shape, keys.shape)
+    carried = (np.arange(7) < np.array([[7], [3], [0]])) & (np.arange(7) != 1)
+    value = masks.carry(*map(keras.ops.convert_to_tensor, (values, carried)))
+    here = np.broadcast_to(np.arange(7) != 0, (B, 7))
     expected = layer(X, value, keys, key_mask=here)
     memory = layer.cache_context(value, keys, key_mask=here)
     np.testing.assert_array_equal(numpy(memory["mask"]), here & carried)

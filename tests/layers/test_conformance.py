@@ -177,6 +177,16 @@ def test_a_dtype_policy_that_is_set_later_is_that_of_the_parts():
 
 
 @pytest.mark.any_backend
+def test_a_frozen_layer_has_frozen_parts():
+    for case in LAYERS:
+        layer = case.make(trainable=False)
+        case.call(layer, case.symbols())
+        assert not any(weight.trainable for weight in layer.weights), case
+        layer.trainable = True
+        assert bool(layer.trainable_weights) == bool(layer.get_weights()), case
+
+
+@pytest.mark.any_backend
 def test_a_part_with_a_dtype_of_its_own_keeps_it():
     block = ka.TransformerBlock(16, 2, attention=ka.MultiHeadAttention(2, 4, dtype="float16"))
     block.build((None, 5, 8))

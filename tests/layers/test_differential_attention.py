@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from tests.arrays import close, random, wide
-from tests.layers.small_caches import made
+from tests.arrays import built, close, random, wide
+from tests.compiled import call
 
 H, G, K, V = 4, 2, 3, 6
 B, T, D = 2, 5, 8
@@ -15,7 +15,7 @@ KEPT = np.array([[True] * 5, [False, True, True, True, False]])
 
 def layer(**options):
     options = {"num_key_value_heads": G, "depth": 3, "use_bias": True, **options}
-    return made(ka.DifferentialAttention(H, K, **options), X.shape)
+    return built(ka.DifferentialAttention(H, K, **options), X.shape)
 
 
 def softmax(scores, allowed):
@@ -55,8 +55,13 @@ def definition(layer, x, allowed, kept, factor=1.0):
 def test_it_is_the_equation():
     found = layer()
     allowed = np.tril(np.ones((T, T), "bool")) & KEPT[:, None]
-    given = found(
-        *(X,), query_mask=KEPT, value_mask=KEPT, use_causal_mask=True, return_attention_scores=True
+    given = call(
+        found,
+        X,
+        query_mask=KEPT,
+        value_mask=KEPT,
+        use_causal_mask=True,
+        return_attention_scores=True,
     )
     for ours, expected in zip(given, definition(found, X, allowed, KEPT), strict=True):
         close(wide(ours), expected)
@@ -73,11 +78,11 @@ def test_a_seed_draws_two_vectors():
 def test_a_mask_and_a_bias_per_head_are_of_both_attentions():
     found = layer()
     mask = np.random.default_rng(1).random((B, H, T, T)) < 0.6
-    scores = wide(found(X, attention_mask=mask, return_attention_scores=True)[1])
+    scores = wide(call(found, X, attention_mask=mask, return_attention_scores=True)[1])
     assert (scores[~mask] == 0).all() and (scores[mask] != 0).mean() > 0.9
     bias = np.where(mask, 0, -1e9).astype("float32")
     rows = mask.any(axis=-1)
-    other = wide(found(X, attention_bias=bias, return_attention_scores=True)[1])
+    other = wide(call(found, X, attention_bias=bias, return_attention_scores=True)[1])
     close(other[rows], scores[rows])
 
 

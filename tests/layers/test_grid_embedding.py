@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention.layers.embeddings.grid_embedding import resizing
 from tests.arrays import numpy, random
+from tests.compiled import call
 
 ROWS, COLUMNS, D = 3, 4, 8
 CELLS = random(2, ROWS * COLUMNS, D)
@@ -44,8 +45,8 @@ def test_sines_are_of_the_column_and_of_the_row():
 
 
 def test_three_axes_share_the_features():
-    film = random(1, 2, ROWS, COLUMNS, 10)
-    found = numpy(ka.SinCosGridEmbedding(merge_mode="none")(film))[0]
+    movie = random(1, 2, ROWS, COLUMNS, 10)
+    found = numpy(ka.SinCosGridEmbedding(merge_mode="none")(movie))[0]
     for t, row, column in ((1, 2, 3), (0, 1, 0)):
         expected = [sines(column, 4), sines(row, 3), sines(t, 3)]
         np.testing.assert_allclose(found[t, row, column, :4], expected[0], atol=1e-6)
@@ -114,9 +115,7 @@ def test_other_sizes_of_sequences_and_grids():
         np.testing.assert_allclose(model.predict(x, verbose=0), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "policy", ["mixed_bfloat16", pytest.param("mixed_float16", marks=pytest.mark.ci)]
-)
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_vectors_are_added_before_rounding(policy):
     dtype = policy.removeprefix("mixed_")
     x = keras.ops.cast(10 * random(2, 6, 5, D), dtype)
@@ -130,24 +129,20 @@ def test_vectors_are_added_before_rounding(policy):
         assert (error <= unit * np.abs(exact) + 1e-6).all()
 
 
-def test_in_an_encoder_of_images(tmp_path):
+def test_in_an_encoder_of_images():
     """As the embeddings of a model, whose table is trained by all cells of another size."""
     patches = keras.Sequential([ka.PatchEmbedding(2, D), ka.ClassToken()])
     positions = ka.LearnedGridEmbedding((2, 2), prefix=1, size=(3, 2))
     encoder = ka.Encoder([ka.TransformerBlock(8, 2)], ka.Embeddings(patches, positions))
     images = random(2, 6, 4, 1)
-    expected = numpy(encoder(images))
-    assert expected.shape == (2, 7, D)
+    encoder.build(images.shape)
     # A masked patch leaves the others where they are.
     kept = np.array([[1, 1, 0, 1, 0, 1, 1], [1] * 7], bool)
-    vectors = numpy(positions(patches(images)))[:1, kept[0]]
-    alone = numpy(ka.Encoder(encoder.blocks)(vectors))
-    found = numpy(encoder(images, mask=kept))
+    vectors = numpy(call(positions, numpy(call(patches, images))))[:1, kept[0]]
+    alone = numpy(call(ka.Encoder(encoder.blocks), vectors))
+    found = numpy(call(encoder, images, mask=kept))
     np.testing.assert_allclose(found[:1, kept[0]], alone, rtol=1e-4, atol=1e-5)
     before = numpy(positions.embeddings)
     encoder.compile("sgd", "mse")
-    encoder.save(tmp_path / "encoder.keras")
-    loaded = keras.saving.load_model(tmp_path / "encoder.keras")
-    np.testing.assert_allclose(numpy(loaded(images)), expected, rtol=1e-5, atol=1e-6)
     encoder.fit(images, random(2, 7, D), verbose=0)
     assert (np.abs(numpy(positions.embeddings) - before).max(axis=1) > 0).all()

@@ -1,4 +1,4 @@
-"""Hard attention: what it chooses, how often, and the two ways it learns."""
+"""Hard attention: what it draws, how often, and the two ways it learns."""
 
 import keras
 import numpy as np
@@ -17,17 +17,6 @@ B, T, S, D = 3, 5, 7, 8
 
 QUERY, MEMORY = random(B, T, D, seed=1), random(B, S, D, seed=2)
 KEPT = np.arange(S) < np.array([[S], [3], [0]])
-
-
-def test_inference_takes_the_best_key():
-    layer = ka.HardAttention()
-    output, weights = layer(QUERY, MEMORY, value_mask=KEPT, return_attention_scores=True)
-    heads = QUERY[:, :, None], MEMORY[:, :, None], MEMORY[:, :, None]
-    expected, expected_weights = definition.attend(
-        *heads, mask=KEPT[:, None, None], normalization="hard"
-    )
-    np.testing.assert_array_equal(numpy(weights), expected_weights)
-    np.testing.assert_allclose(numpy(output), expected[:, :, 0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("gradient", normalizations.GRADIENTS)

@@ -5,19 +5,16 @@ import numpy as np
 import pytest
 
 from keras_attention import Attention, MultiHeadAttention, ops
-from tests.arrays import close, random, run
+from tests.arrays import built, close, random, run
 from tests.arrays import wide as numpy
 from tests.gradients import gradients, weight_gradients
-from tests.layers.small_inputs import randomize
 
 B, T, S, H, K, D = 2, 3, 5, 4, 4, 8
 QUERY, VALUE = random(B, T, D), random(B, S, D, seed=1)
 
 
 def made(layer):
-    layer.build(QUERY.shape, VALUE.shape)
-    randomize(layer)
-    return layer
+    return built(layer, QUERY.shape, VALUE.shape)
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])

@@ -15,13 +15,20 @@ import numpy as np
 import pytest
 
 from keras_attention import MultiHeadAttention
-from tests.arrays import random
+from tests.arrays import close, random, randomize
 from tests.compiled import compiled
 from tests.gradients import weight_gradients
-from tests.layers.small_inputs import B, D, S, T, booleans, close, randomize
 
 ops = keras.ops
 Theirs = keras.layers.MultiHeadAttention
+B, T, S, D = 2, 5, 3, 6
+
+
+def booleans(*shape):
+    """A random mask in which every query has a key."""
+    mask = np.random.default_rng(0).random(shape) < 0.5
+    mask[..., 0] = True
+    return mask
 
 
 # Name: (constructor, call, shapes of query, value and perhaps key).

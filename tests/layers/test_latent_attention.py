@@ -6,8 +6,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import positions
-from tests.arrays import close, random, wide
-from tests.layers.small_caches import made
+from tests.arrays import built, close, random, wide
+from tests.compiled import call
 
 H, K, R, C, V, Q = 3, 4, 2, 6, 5, 7
 B, T, D = 2, 5, 8
@@ -16,7 +16,7 @@ KEPT = np.array([[True] * 5, [False, True, True, True, False]])
 
 
 def layer(**options):
-    return made(ka.MultiHeadLatentAttention(H, K, R, C, V, use_bias=True, **options), X.shape)
+    return built(ka.MultiHeadLatentAttention(H, K, R, C, V, use_bias=True, **options), X.shape)
 
 
 def weights(layer):
@@ -67,7 +67,7 @@ def definition(w, x, kept, latent_queries):
 @pytest.mark.parametrize("latent_queries", [None, Q])
 def test_it_is_the_equation(latent_queries):
     found = layer(query_latent_dim=latent_queries)
-    output = found(X, query_mask=KEPT, value_mask=KEPT, use_causal_mask=True)
+    output = call(found, X, query_mask=KEPT, value_mask=KEPT, use_causal_mask=True)
     close(wide(output), definition(weights(found), X, KEPT, latent_queries))
 
 
@@ -94,9 +94,9 @@ def test_a_token_of_the_cache_is_a_latent_and_a_rotated_key(dtype, size):
 def test_a_cache_in_pieces_with_options(options):
     found, cache, pieces = layer(**options), layer(**options).make_cache(B, T), []
     for first, last in ((0, 3), (3, 4), (4, 5)):
-        piece, cache = found(X[:, first:last], cache=cache)
+        piece, cache = call(found, X[:, first:last], cache=cache)
         if first:
-            whole = found(X[:, :last], use_causal_mask=True)
+            whole = call(found, X[:, :last], use_causal_mask=True)
             close(wide(piece), wide(whole)[:, first:])
         pieces.append(piece)
     assert wide(cache["index"]).tolist() == [5, 5]
@@ -106,7 +106,7 @@ def test_a_cache_in_pieces_with_options(options):
 def test_a_quantized_up_projection_is_absorbed():
     found = layer()
     found.key_dense.quantize("int8")
-    expected = found(X, use_causal_mask=True)
-    output, _ = found(X, cache=found.make_cache(B, T))
+    expected = call(found, X, use_causal_mask=True)
+    output, _ = call(found, X, cache=found.make_cache(B, T))
     # Rows are rounded to eight bits in one form, and not in the other.
     assert np.abs(wide(output) - wide(expected)).max() < 0.1 * np.abs(wide(expected)).max()

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.sequences import masks
-from tests.arrays import numpy, random, wide
+from tests.arrays import close, numpy, random, wide
 
 B, H, W, C, D = 2, 4, 6, 3, 5
 IMAGES = random(B, H, W, C)
@@ -14,10 +14,6 @@ IMAGES = random(B, H, W, C)
 PIXELS = np.arange(H)[:, None] < np.reshape([H, 3], (B, 1, 1))
 PIXELS = PIXELS & (np.arange(W) < np.reshape([W, 4], (B, 1, 1)))
 PATCHES = np.array([[1, 1, 1, 1, 1, 1], [1, 1, 0, 1, 1, 0]], bool)
-
-
-def close(found, expected, tolerance=1e-5):
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=tolerance, atol=tolerance)
 
 
 def patches(patch_size=2, **kwargs):

@@ -1,10 +1,10 @@
-"""`ScaledEmbedding`: rows of its table at the scale √dim, and logits from the same table."""
+"""`ScaledEmbedding`: rows of its table at the scale √dim, and logits from it; `ClassToken`."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import ScaledEmbedding
+from keras_attention import ClassToken, ScaledEmbedding
 from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
@@ -35,10 +35,12 @@ def test_vectors_have_unit_variance_at_the_start():
 
 
 def test_reverse_gives_logits_of_the_same_table_without_the_scale():
-    layer, x = made(), random(2, 4, D, seed=2)
+    layer = made()
     assert len(layer.weights) == 1
-    logits = layer(x, reverse=True)
-    np.testing.assert_allclose(numpy(logits), x @ numpy(layer.embeddings).T, rtol=1e-5, atol=1e-6)
+    for shape in ((2, 4, D), (D,), (3, D), (2, 3, 4, D), (2, 0, D)):
+        x = random(*shape, seed=2)
+        expected = x @ numpy(layer.embeddings).T
+        np.testing.assert_allclose(numpy(layer(x, reverse=True)), expected, rtol=1e-5, atol=1e-5)
     # The token whose vector comes in has the largest logit, if vectors are of one length.
     table = numpy(layer.embeddings)
     layer.set_weights([table / np.linalg.norm(table, axis=-1, keepdims=True)])
@@ -58,13 +60,6 @@ def test_the_table_learns_from_both_ends():
     expected = scale * np.einsum("btn,btd->nd", other, vectors)  # from the logits
     np.add.at(expected, IDS, scale * np.einsum("btn,nd->btd", other, table))  # from the vectors
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(D,), (3, D), (2, 3, 4, D), (2, 0, D)], ids=str)
-def test_logits_of_any_axes(shape):
-    layer, x = made(), random(*shape)
-    logits = layer(x, reverse=True)
-    np.testing.assert_allclose(numpy(logits), x @ numpy(layer.embeddings).T, rtol=1e-5, atol=1e-5)
 
 
 def test_token_zero_is_masked_if_asked():
@@ -98,3 +93,18 @@ def test_tied_ends_in_a_functional_model(mask_zero):
     assert (found is not None) == mask_zero
     if mask_zero:
         np.testing.assert_array_equal(numpy(found), IDS != 0)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_class_token_stands_first_and_is_never_masked(count):
+    layer, x = ClassToken(num_tokens=count), random(3, 4, D)
+    output, tokens = numpy(layer(x)), numpy(layer.token)
+    assert tokens.shape == (1, count, D) and len(np.unique(tokens)) == count * D
+    np.testing.assert_array_equal(output[:, :count], np.repeat(tokens, 3, axis=0))
+    np.testing.assert_array_equal(output[:, count:], x)
+    assert masks.implicit(layer(x)) is None
+    kept = np.array([[True] * 4, [False, False, True, True], [False] * 4])
+    carried = masks.carry(*map(keras.ops.convert_to_tensor, (x, kept)))
+    expected = np.concatenate([np.ones((3, count), bool), kept], axis=1)
+    for output in (layer(carried), layer(x, mask=kept)):
+        np.testing.assert_array_equal(numpy(masks.implicit(output)), expected)
