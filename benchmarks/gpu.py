@@ -27,7 +27,7 @@ from benchmarks.attention.report import failed, header, line
 from benchmarks.attention.rows import against_keras, decoding_rows, shrunk
 from keras_attention import kernels, patterns
 from keras_attention.backend import backend
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 
 ops = keras.ops
 

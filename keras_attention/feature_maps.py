@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_attention import normalizations, saving, shapes
 from keras_attention.hints import Tensor
-from keras_attention.kernels import recurrence
+from keras_attention.kernels.linear_time import recurrence
 from keras_attention.scores import Score
 from keras_attention.spec import AttentionSpec
 

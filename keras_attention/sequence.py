@@ -20,7 +20,7 @@ from keras import ops
 
 from keras_attention import inputs, masks, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import folding
+from keras_attention.kernels.sparse import folding
 
 WORDS = ("tokens", "places")
 

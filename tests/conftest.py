@@ -19,7 +19,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 
 pytest_plugins = ["tests.share", "tests.timing"]
 

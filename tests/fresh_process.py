@@ -70,7 +70,7 @@ def answer(folder):
     import keras
 
     import keras_attention  # noqa: F401
-    from keras_attention.kernels import strategies
+    from keras_attention.kernels.tiles import strategies
 
     model = keras.saving.load_model(f"{folder}/model.keras")
     with np.load(f"{folder}/given.npz") as file:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keras_attention import kernels, patterns, positions
 from keras_attention.backend import backend
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.gradients import gradients
 

@@ -20,6 +20,17 @@ def first_line(path):
     return line.rstrip(".:")
 
 
+def files_of(folder, indent="    "):
+    """The lines of the modules of a folder, and of the folders in it."""
+    width = 24 - len(indent)
+    for path in sorted(folder.glob("*.py")):
+        if path.stem != "__init__":
+            yield f"{indent}{path.name:<{width}} {first_line(path)}"
+    for path in sorted(folder.glob("*/__init__.py")):
+        yield f"{indent}{path.parent.name + '/':<{width}} {first_line(path)}"
+        yield from files_of(path.parent, indent + "  ")
+
+
 def tree():
     """The lines of the package in the tree."""
     found = ["keras_attention/"]
@@ -30,8 +41,7 @@ def tree():
     for folder in folders:
         found.append(f"  {folder.name + '/':<22} {first_line(folder / '__init__.py')}")
         if folder.name == READ:
-            modules = [path for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
-            found += [f"    {path.name:<20} {first_line(path)}" for path in modules]
+            found += files_of(folder)
     return "".join(f"    {line}\n" for line in found)
 
 

@@ -12,19 +12,9 @@ import keras
 
 from keras_attention import sequence_parallel, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import (
-    banded,
-    blockwise,
-    few_scores,
-    fused,
-    global_tokens,
-    merge,
-    reference,
-    ring,
-    semantics,
-    sequence,
-    single_query,
-)
+from keras_attention.kernels import blockwise, few_scores, fused, reference, semantics, single_query
+from keras_attention.kernels.devices import ring, sequence
+from keras_attention.kernels.sparse import banded, global_tokens, merge
 
 __all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "ring", "run", "semantics"]
 

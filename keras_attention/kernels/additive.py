@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.sizes import known
 
 # The length assumed where it is unknown.

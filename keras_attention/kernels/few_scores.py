@@ -4,7 +4,8 @@ They are computed at once, by the definition.
 """
 
 from keras_attention.backend import backend
-from keras_attention.kernels import fused, reference, strategies
+from keras_attention.kernels import fused, reference
+from keras_attention.kernels.tiles import strategies
 
 run = reference.run
 

@@ -11,7 +11,7 @@ from keras import ops
 from keras_attention import keras_private, masks, positions, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Unpack
-from keras_attention.kernels import delta, recurrence
+from keras_attention.kernels.linear_time import delta, recurrence
 from keras_attention.layers.attention import QkNorm
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import GatedStateAttention

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_attention import feature_maps, keras_private, masks, patterns, saving, scores, shapes
 from keras_attention.hints import Unpack
-from keras_attention.kernels import recurrence
+from keras_attention.kernels.linear_time import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.options import StateOptions
 from keras_attention.layers.state_attention import StateAttention

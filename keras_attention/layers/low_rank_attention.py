@@ -16,7 +16,7 @@ from keras import ops
 
 from keras_attention import masks, saving, shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import nystrom
+from keras_attention.kernels.linear_time import nystrom
 from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention

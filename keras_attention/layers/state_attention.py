@@ -14,7 +14,7 @@ from keras import ops
 from keras_attention import keras_private, masks, patterns, saving, shapes
 from keras_attention.backend import backend
 from keras_attention.hints import Cache, Dtype, Tensor
-from keras_attention.kernels.recurrence import NOTHING
+from keras_attention.kernels.linear_time.recurrence import NOTHING
 from keras_attention.layers import kv_cache, norms, short_convolution
 from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
 from keras_attention.layers.heads import EinsumHeads

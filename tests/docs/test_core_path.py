@@ -12,7 +12,7 @@ import keras
 import pytest
 
 import keras_attention
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 
 PACKAGE = pathlib.Path(keras_attention.__file__).parent
 # How many functions a call may run, in how many files, of how many lines. JAX and PyTorch have more

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_attention import positions
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import (
     Axial,
     Block,

@@ -6,7 +6,7 @@ import pytest
 
 from keras_attention import Attention, scores
 from keras_attention.kernels import additive as kernel
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from tests import definition
 from tests.arrays import numpy, random
 from tests.gradients import gradients

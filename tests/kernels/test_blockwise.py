@@ -10,7 +10,7 @@ import pytest
 
 from keras_attention import patterns
 from keras_attention.backend import backend
-from keras_attention.kernels import plans, strategies
+from keras_attention.kernels.tiles import plans, strategies
 from keras_attention.spec import PositionBias
 from tests.gradients import gradients
 from tests.kernels.blockwise_problems import BLOCKS, CASES, RIGHT, problem

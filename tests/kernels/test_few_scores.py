@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import Causal, SlidingWindow
 from tests.arrays import numpy
 from tests.problems import attend, explain

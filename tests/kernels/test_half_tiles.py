@@ -8,7 +8,7 @@ import pytest
 
 from keras_attention import normalizations, patterns
 from keras_attention.backend import backend
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import AttentionSpec
 from tests import problems
 from tests.arrays import random

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from keras_attention import normalizations, ops, patterns
-from keras_attention.kernels import KERNELS, strategies
+from keras_attention.kernels import KERNELS
+from keras_attention.kernels.tiles import strategies
 from tests.arrays import numpy, random
 from tests.kernels.banded_problems import short_sequences
 

@@ -7,8 +7,8 @@ import keras
 import pytest
 
 from keras_attention.backend import interface
-from keras_attention.kernels import plans
-from keras_attention.kernels.strategies import Strategy
+from keras_attention.kernels.tiles import plans
+from keras_attention.kernels.tiles.strategies import Strategy
 from keras_attention.spec import AttentionSpec
 from tests.problems import on_tensorflow
 

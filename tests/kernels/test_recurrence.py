@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention.kernels import delta, recurrence
+from keras_attention.kernels.linear_time import delta, recurrence
 from tests.arrays import numpy
 from tests.gradients import gradients
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_attention import normalizations, ops, patterns
-from keras_attention.kernels import plans, strategies
+from keras_attention.kernels.tiles import plans, strategies
 from keras_attention.spec import AttentionSpec
 from tests.arrays import numpy, random
 from tests.gradients import gradients

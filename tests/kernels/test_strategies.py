@@ -4,7 +4,7 @@ import keras
 import pytest
 
 from keras_attention import ops, patterns
-from keras_attention.kernels import plans, strategies
+from keras_attention.kernels.tiles import plans, strategies
 from tests.problems import at_once, attend, blocks_of, explain, given, random, rows_of
 
 BACKEND = keras.config.backend()

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import distribution, inspection
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from tests.arrays import close, random, wide
 from tests.layers.small_caches import made
 

@@ -14,8 +14,8 @@ from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import recurrence, scan
-from keras_attention.kernels.chunks import Chunks
+from keras_attention.kernels.linear_time import recurrence, scan
+from keras_attention.kernels.linear_time.chunks import Chunks
 
 
 def run(query, key, value, rate, log_decay=None, state=None, chunk=None):

@@ -26,8 +26,9 @@ from keras import ops
 
 from keras_attention import masks
 from keras_attention.backend import backend
-from keras_attention.kernels import semantics, sums
+from keras_attention.kernels import semantics
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
+from keras_attention.kernels.tiles import sums
 
 
 class Passes:

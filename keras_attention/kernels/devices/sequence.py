@@ -9,7 +9,8 @@ import keras
 
 from keras_attention import sequence_parallel
 from keras_attention.backend import backend
-from keras_attention.kernels import blockwise, ring
+from keras_attention.kernels import blockwise
+from keras_attention.kernels.devices import ring
 from keras_attention.spec import mapped
 
 

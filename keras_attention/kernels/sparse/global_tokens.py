@@ -11,7 +11,8 @@ import keras
 from keras import ops
 
 from keras_attention import patterns, shapes, sizes
-from keras_attention.kernels import banded, blockwise, merge
+from keras_attention.kernels import blockwise
+from keras_attention.kernels.sparse import banded, merge
 from keras_attention.patterns import And, Global, Or, Pattern, Prefix
 
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_attention import sizes
 from keras_attention.backend import backend
-from keras_attention.kernels import strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import every
 from keras_attention.patterns.derived import Distances
 

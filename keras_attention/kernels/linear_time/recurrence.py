@@ -18,8 +18,8 @@ from keras import ops
 
 from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.kernels import scan
-from keras_attention.kernels.chunks import Chunks
+from keras_attention.kernels.linear_time import scan
+from keras_attention.kernels.linear_time.chunks import Chunks
 
 # Tokens of a chunk; the second if each feature has a decay.
 CHUNK, FEATURE_CHUNK = 64, 32

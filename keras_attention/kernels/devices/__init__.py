@@ -1,0 +1,1 @@
+"""Attention whose sequences are split over several devices."""
