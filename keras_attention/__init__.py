@@ -19,25 +19,31 @@ from keras_attention import (
     visualization,
 )
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.attention_cell import AttentionCell
-from keras_attention.layers.attention_rnn import AttentionRNN
+from keras_attention.layers.blocks.feed_forward import FeedForward, MixtureOfExperts
+from keras_attention.layers.blocks.norms import LayerScale, RMSNorm
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.differential_attention import DifferentialAttention
-from keras_attention.layers.feed_forward import FeedForward, MixtureOfExperts
-from keras_attention.layers.gated_states import GatedDeltaNet, GatedLinearAttention, Retention
-from keras_attention.layers.grid_embedding import LearnedGridEmbedding, SinCosGridEmbedding
-from keras_attention.layers.latent_attention import MultiHeadLatentAttention
-from keras_attention.layers.linear_attention import LinearAttention
-from keras_attention.layers.longformer_attention import LongformerAttention
-from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
-from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.norms import LayerScale, RMSNorm
-from keras_attention.layers.patches import PatchEmbedding, PatchMerging
-from keras_attention.layers.pointers import PointerGenerator, PointerHead
-from keras_attention.layers.pooling import AttentionPooling, ClassToken, FeedForwardAttention
-from keras_attention.layers.position_embedding import (
+from keras_attention.layers.embeddings.grid_embedding import (
+    LearnedGridEmbedding,
+    SinCosGridEmbedding,
+)
+from keras_attention.layers.embeddings.patches import PatchEmbedding, PatchMerging
+from keras_attention.layers.embeddings.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
 )
+from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
+from keras_attention.layers.latent_attention import MultiHeadLatentAttention
+from keras_attention.layers.linear_time.gated_states import (
+    GatedDeltaNet,
+    GatedLinearAttention,
+    Retention,
+)
+from keras_attention.layers.linear_time.linear_attention import LinearAttention
+from keras_attention.layers.longformer_attention import LongformerAttention
+from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.pooling import AttentionPooling, ClassToken, FeedForwardAttention
 from keras_attention.layers.presets import (
     AtrousSelfAttention,
     HardAttention,
@@ -48,9 +54,10 @@ from keras_attention.layers.presets import (
     SelfAttention,
     SparseSelfAttention,
 )
-from keras_attention.layers.scaled_embedding import ScaledEmbedding
+from keras_attention.layers.recurrent.attention_cell import AttentionCell
+from keras_attention.layers.recurrent.attention_rnn import AttentionRNN
+from keras_attention.layers.recurrent.pointers import PointerGenerator, PointerHead
 from keras_attention.layers.sets import InducedSetAttentionBlock, LearnedQueries, SlotAttention
-from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.lora import enable_lora
 from keras_attention.mask_flow import check_masks
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits

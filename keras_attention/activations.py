@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention import saving
-from keras_attention.hints import Activation, Tensor
+from keras_attention.core.hints import Activation, Tensor
 
 __all__ = ["gelu_tanh", "get", "quick_gelu", "relu_squared"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import keras
 
-from keras_attention import keras_private
-from keras_attention.layers.feed_forward import FeedForward
+from keras_attention.core import keras_private
+from keras_attention.core.sequence_parallel import SequenceParallel
+from keras_attention.layers.blocks.feed_forward import FeedForward
+from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.scaled_embedding import ScaledEmbedding
 from keras_attention.models import Logits
 from keras_attention.positions import RelativeBias, Shaw
-from keras_attention.sequence_parallel import SequenceParallel
 
 __all__ = ["SequenceParallel", "layout_map"]
 

@@ -8,10 +8,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import normalizations, saving, shapes
-from keras_attention.hints import Tensor
+from keras_attention import normalizations, saving
+from keras_attention.core.hints import Tensor
 from keras_attention.kernels.linear_time import recurrence
 from keras_attention.scores import Score
+from keras_attention.sequences import shapes
 from keras_attention.spec import AttentionSpec
 
 __all__ = ["EluFeatures", "RandomFeatures", "get"]

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_attention import keras_private, saving, shapes
+from keras_attention import saving
+from keras_attention.core import keras_private
+from keras_attention.sequences import shapes
 
 # The properties of attention layers and of `FeedForward` that are projections.
 _ROLES = ("query", "key", "value", "output", "gate", "intermediate")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import saving
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
+from keras_attention.sequences import masks, shapes
 
 __all__ = ["SmoothedCrossentropy"]
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import keras
 
-from keras_attention import keras_private, masks, shapes
+from keras_attention.core import keras_private
+from keras_attention.sequences import masks, shapes
 
 tree = keras.tree
 

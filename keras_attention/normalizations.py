@@ -8,12 +8,13 @@ from typing import Any, Literal, TypeAlias, get_args
 import keras
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import saving
 from keras_attention.backend import backend
-from keras_attention.hints import Config, Seed, Tensor
+from keras_attention.core.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
 from keras_attention.scores import full_precision
-from keras_attention.sizes import known
+from keras_attention.sequences import shapes
+from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
 
 __all__ = [

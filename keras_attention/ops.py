@@ -8,19 +8,11 @@ from typing import Any
 
 import keras
 
-from keras_attention import (
-    inputs,
-    kernels,
-    masks,
-    normalizations,
-    patterns,
-    positions,
-    scores,
-    shapes,
-)
-from keras_attention.arguments import problem
+from keras_attention import kernels, normalizations, patterns, positions, scores
 from keras_attention.backend import backend
-from keras_attention.hints import Seed, Tensor, Tensors
+from keras_attention.core.hints import Seed, Tensor, Tensors
+from keras_attention.sequences import inputs, masks, shapes
+from keras_attention.sequences.arguments import problem
 
 __all__ = ["attend", "explain", "mask", "merge", "ring_attend", "ring_order", "ring_positions"]
 

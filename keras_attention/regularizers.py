@@ -7,9 +7,10 @@ from typing import TypeAlias
 
 from keras import ops
 
-from keras_attention import saving, shapes
+from keras_attention import saving
 from keras_attention.backend import backend
-from keras_attention.hints import Config, Tensor
+from keras_attention.core.hints import Config, Tensor
+from keras_attention.sequences import shapes
 
 __all__ = ["CoverageLoss", "DoublyStochastic", "Entropy", "Guided", "Regularizer", "get"]
 

@@ -10,7 +10,8 @@ import typing
 
 import keras
 
-from keras_attention import inputs, keras_private, parts, rematerialization, shapes
+from keras_attention.core import keras_private, parts, rematerialization
+from keras_attention.sequences import inputs, shapes
 
 PACKAGE = "keras_attention"
 

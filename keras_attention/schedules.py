@@ -5,8 +5,9 @@ from __future__ import annotations
 import keras
 from keras import ops
 
-from keras_attention import saving, shapes
-from keras_attention.hints import Tensor
+from keras_attention import saving
+from keras_attention.core.hints import Tensor
+from keras_attention.sequences import shapes
 
 __all__ = ["InverseSquareRoot"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.hints import Seed, Tensor
+from keras_attention.core.hints import Seed, Tensor
 from keras_attention.patterns import Pattern
 
 # Of each field of an `AttentionSpec`, the axes of its arrays, by the letters of `shapes`: the first

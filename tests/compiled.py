@@ -4,7 +4,7 @@ import functools
 
 import keras
 
-from keras_attention import masks
+from keras_attention.sequences import masks
 
 # The programs that Keras makes of a model. On JAX, compiling none is computing eagerly, and on
 # PyTorch, compiling takes most of a minute a model, and is Keras's own affair.

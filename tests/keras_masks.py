@@ -7,7 +7,7 @@ row is padded, twice, with other values in the padding.
 import keras
 import numpy as np
 
-from keras_attention import masks
+from keras_attention.sequences import masks
 
 layers, ops = keras.layers, keras.ops
 

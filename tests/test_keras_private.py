@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import keras_private
+from keras_attention.core import keras_private
 
 SOURCE = Path(keras_private.__file__).read_text(encoding="utf-8")
 IMPORTS = [

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import generation, losses, ops, patterns, shapes
+from keras_attention import generation, losses, ops, patterns
+from keras_attention.sequences import shapes
 
 X = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
 HEADS = X.reshape(2, 5, 2, 4)

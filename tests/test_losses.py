@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import masks
 from keras_attention.losses import SmoothedCrossentropy
+from keras_attention.sequences import masks
 from tests.arrays import numpy
 from tests.compiled import compiled
 from tests.gradients import gradients

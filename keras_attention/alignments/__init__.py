@@ -12,7 +12,7 @@ from keras_attention import saving
 from keras_attention.alignments.base import Alignment
 from keras_attention.alignments.hidden_units import Coverage, LocationSensitive
 from keras_attention.alignments.monotonic import MoChA, Monotonic
-from keras_attention.hints import Config
+from keras_attention.core.hints import Config
 
 __all__ = ["BUILTIN", "Alignment", "Coverage", "LocationSensitive", "MoChA", "Monotonic", "get"]
 

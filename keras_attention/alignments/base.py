@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention import saving, scores
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.spec import AttentionResult
 
 

@@ -7,10 +7,11 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
-from keras_attention import saving, scores, shapes
+from keras_attention import saving, scores
 from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
-from keras_attention.hints import Initializer, Tensor
+from keras_attention.core.hints import Initializer, Tensor
+from keras_attention.sequences import shapes
 
 History = Literal["previous", "cumulative", "both"]
 

@@ -7,12 +7,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import normalizations, scores, shapes
+from keras_attention import normalizations, scores
 from keras_attention.alignments.base import Alignment
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.kernels import semantics
-from keras_attention.sizes import known
+from keras_attention.sequences import shapes
+from keras_attention.sequences.sizes import known
 
 # Passes of the scan over a memory of unknown length: enough for 2¹⁶ keys.
 PASSES = 16

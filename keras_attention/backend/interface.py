@@ -18,7 +18,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention.hints import Seed, Tensor
+from keras_attention.core.hints import Seed, Tensor
 
 # An integer, an integer scalar of TensorFlow, or a symbolic dimension of JAX.
 Size: typing.TypeAlias = Any

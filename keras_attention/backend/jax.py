@@ -19,8 +19,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.sharding import PartitionSpec as P
 from keras import ops
 
-from keras_attention import keras_private
 from keras_attention.backend.interface import Backend, multiplies_bfloat16
+from keras_attention.core import keras_private
 
 
 class JAX(Backend):

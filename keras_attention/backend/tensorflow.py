@@ -7,8 +7,8 @@ import keras
 import tensorflow as tf
 from keras import ops
 
-from keras_attention import keras_private
 from keras_attention.backend.interface import Backend, multiplies_bfloat16
+from keras_attention.core import keras_private
 
 # By default, random numbers differ under XLA, and take up to 100 times as long on CPUs.
 _GENERATOR = "philox"

@@ -12,9 +12,9 @@ from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from keras_attention import keras_private
 from keras_attention.backend import torch_loops
 from keras_attention.backend.interface import Backend
+from keras_attention.core import keras_private
 
 
 class Torch(Backend):

@@ -7,11 +7,11 @@ from typing import Any
 import keras
 
 from keras_attention.convert import utils
-from keras_attention.layers.position_embedding import (
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.embeddings.position_embedding import (
     LearnedPositionEmbedding,
     SinCosPositionEmbedding,
 )
-from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.positions import Rotary
 
 

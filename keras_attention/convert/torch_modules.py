@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_attention.convert import utils
 from keras_attention.convert.huggingface import entries
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.transformer_block import TransformerBlock
 
 # Keras's names, which PyTorch's functions share, and the classes of PyTorch's modules.
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "silu": "SiLU", "tanh": "Tanh", "sigmoid": "Sigmoid"}

@@ -3,8 +3,8 @@
 import keras
 import numpy as np
 
-from keras_attention import keras_private
 from keras_attention.convert.huggingface.entries import part
+from keras_attention.core import keras_private
 
 
 def refuse(peer, why, instead):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.constraints import NONE, Constraints
 from keras_attention.generation.loop import Generated, Step, Steps, check_found, normalized
-from keras_attention.hints import Tensor, Tensors
+from keras_attention.sequences import shapes
 
 
 def beam_search(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
+from keras_attention.sequences import shapes
 
 Words = Sequence[Sequence[int]]
 

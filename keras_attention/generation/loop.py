@@ -9,11 +9,11 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import keras
 from keras import ops
 
-from keras_attention import inputs, shapes
 from keras_attention.backend import backend
+from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.constraints import NONE, Constraints, Rules
-from keras_attention.hints import Tensor, Tensors
 from keras_attention.kernels.compiled import compiled_function, raise_where
+from keras_attention.sequences import inputs, shapes
 
 
 class Generated(NamedTuple):

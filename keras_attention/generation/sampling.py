@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.core.hints import Seed, Tensor, Tensors
 from keras_attention.generation.constraints import NO_TOKEN, Constraints, penalized
 from keras_attention.generation.loop import Generated, Step, Steps, generate
-from keras_attention.hints import Seed, Tensor, Tensors
+from keras_attention.sequences import shapes
 
 
 def greedy(

@@ -10,9 +10,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import keras_private
 from keras_attention.backend import backend
-from keras_attention.hints import Tensor, Tensors
+from keras_attention.core import keras_private
+from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.inspection.measures import Gradients
 from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention

@@ -11,13 +11,15 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import keras_private, saving, shapes
+from keras_attention import saving
+from keras_attention.core import keras_private
 from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.attention_cell import AttentionCell
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.layers.recurrent.attention_cell import AttentionCell
 from keras_attention.positions import Position
+from keras_attention.sequences import shapes
 from keras_attention.visualization import collect
 
 # The layers with a projection of all heads to the output.

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_attention import shapes
+from keras_attention.sequences import shapes
 from keras_attention.visualization import labels
 
 # Weights (B, H, T, S) by the names of layers, or in their order.

@@ -10,11 +10,12 @@ import typing
 
 import keras
 
-from keras_attention import sequence_parallel, shapes
 from keras_attention.backend import backend
+from keras_attention.core import sequence_parallel
 from keras_attention.kernels import blockwise, few_scores, fused, reference, semantics, single_query
 from keras_attention.kernels.devices import ring, sequence
 from keras_attention.kernels.sparse import banded, global_tokens, merge
+from keras_attention.sequences import shapes
 
 __all__ = ["KERNELS", "Kernel", "choose", "explain", "merge", "ring", "run", "semantics"]
 

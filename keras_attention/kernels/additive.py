@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
-from keras_attention.sizes import known
+from keras_attention.sequences.sizes import known
 
 # The length assumed where it is unknown.
 _UNKNOWN = 1024

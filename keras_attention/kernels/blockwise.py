@@ -6,12 +6,12 @@
 import keras
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.kernels.semantics import HAS_KEYS
 from keras_attention.kernels.tiles import passes, plans, strategies, tiling
-from keras_attention.sizes import known
+from keras_attention.sequences import shapes
+from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
 
 LARGEST_HALF = 65504.0  # of float16

@@ -4,8 +4,8 @@ import threading
 
 import keras
 
-from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.sequences import shapes
 
 # The arguments of `raise_where` while a program is traced.
 _tracing = threading.local()

@@ -22,11 +22,11 @@ import math
 import keras
 from keras import ops
 
-from keras_attention import masks, shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.kernels.sparse import folding
+from keras_attention.sequences import masks, shapes, sizes
 from keras_attention.spec import AttentionResult, Positions
 
 # The maximum number of elements of a mask that is computed, of up to 5 bytes each, on CPUs and

@@ -7,9 +7,9 @@ with the product of the two lengths.
 import keras
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
+from keras_attention.sequences import shapes
 from keras_attention.spec import AttentionResult
 
 

@@ -9,8 +9,8 @@ length is a symbolic dimension, are looked up pair by pair, in (2k + 1) products
 
 from keras import ops
 
-from keras_attention import sizes
 from keras_attention.backend import backend
+from keras_attention.sequences import sizes
 
 
 def scores(query, table, length, positions, near=False):

@@ -8,10 +8,10 @@ program eliminates the two transposes: it reads them once, and copies nothing.
 import keras
 from keras import ops
 
-from keras_attention import shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, reference, semantics
 from keras_attention.kernels.semantics import HAS_KEYS
+from keras_attention.sequences import shapes, sizes
 
 # Scores below this come from keys that need no clipping.
 _CALM = 1e15

@@ -10,23 +10,16 @@ import numpy as np
 from keras import ops
 
 from keras_attention import (
-    inputs,
-    keras_private,
     kernels,
-    masks,
     normalizations,
-    parts,
     patterns,
     positions,
     regularizers,
     saving,
     scores,
-    sequence,
-    shapes,
-    slots,
-    tap,
 )
-from keras_attention.hints import (
+from keras_attention.core import keras_private, parts, slots, tap
+from keras_attention.core.hints import (
     Cache,
     Constraint,
     Dtype,
@@ -35,9 +28,11 @@ from keras_attention.hints import (
     Tensor,
     Tensors,
 )
-from keras_attention.layers import kv_cache, norms, traits
+from keras_attention.layers import kv_cache, traits
+from keras_attention.layers.blocks import norms
 from keras_attention.layers.heads import ROLES, DenseHeads, Heads
 from keras_attention.layers.traits import Traits
+from keras_attention.sequences import inputs, masks, sequence, shapes
 from keras_attention.spec import Positions
 
 NamedQkNorm = Literal[False, "rms", "layer"]

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_attention import keras_private, shapes
 from keras_attention.backend import backend
+from keras_attention.core import keras_private
+from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.norms import RMSNorm
+from keras_attention.sequences import shapes
 
 
 class DifferentialAttention(MultiHeadAttention):

@@ -25,8 +25,9 @@ import typing
 import keras
 from keras import ops
 
-from keras_attention import keras_private, masks, sequence, shapes
 from keras_attention.backend import backend
+from keras_attention.core import keras_private
+from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions
 
 

@@ -7,11 +7,14 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
-from keras_attention import parts, positions, saving, scores, shapes
+from keras_attention import positions, saving, scores
 from keras_attention.backend import backend
-from keras_attention.layers import kv_cache, norms, projections
-from keras_attention.layers.heads import EinsumHeads, Heads
+from keras_attention.core import parts
+from keras_attention.layers import kv_cache
+from keras_attention.layers.blocks import norms
+from keras_attention.layers.heads import EinsumHeads, Heads, projections
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sequences import shapes
 
 
 class MultiHeadLatentAttention(MultiHeadAttention):

@@ -6,10 +6,12 @@ from typing import Any, ClassVar
 
 from keras import ops
 
-from keras_attention import parts, patterns, saving, shapes
+from keras_attention import patterns, saving
 from keras_attention.backend import backend
+from keras_attention.core import parts
 from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sequences import shapes
 from keras_attention.spec import Positions, mapped, part
 
 

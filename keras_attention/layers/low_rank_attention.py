@@ -14,13 +14,14 @@ from typing import Any, ClassVar, Literal, get_args
 import keras
 from keras import ops
 
-from keras_attention import masks, saving, shapes
+from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.kernels.linear_time import nystrom
-from keras_attention.layers.axes import Axes
 from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.heads.axes import Axes
+from keras_attention.layers.linear_time.state_attention import OF_PAIRS
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.layers.state_attention import OF_PAIRS
+from keras_attention.sequences import masks, shapes
 from keras_attention.spec import Positions
 
 

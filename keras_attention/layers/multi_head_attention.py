@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keras_attention import parts, patterns, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Unpack
+from keras_attention import patterns, scores
+from keras_attention.core import parts
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention, UseBias
 from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.options import SlotOptions
+from keras_attention.sequences import shapes
 
 
 class MultiHeadAttention(Attention):

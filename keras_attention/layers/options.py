@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 from keras_attention import normalizations, patterns, positions, regularizers, scores
-from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.core.hints import Constraint, Initializer, Regularizer
 from keras_attention.layers.attention import QkNorm
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import inputs, masks, normalizations, saving, scores, sequence, shapes
-from keras_attention.hints import Activation, Initializer, Tensor, Tensors
+from keras_attention import normalizations, saving, scores
+from keras_attention.core.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.layers.attention import Attention
+from keras_attention.sequences import inputs, masks, sequence, shapes
 
 
 class AttentionPooling(saving.ConfigurableLayer):

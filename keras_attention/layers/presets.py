@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Literal, get_args
 import keras
 from keras import ops
 
-from keras_attention import normalizations, patterns, positions, saving, scores, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
+from keras_attention import normalizations, patterns, positions, saving, scores
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor, Unpack
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.options import AttentionOptions, ProjectionOptions
+from keras_attention.sequences import shapes
 
 
 class SelfAttention(Attention):

@@ -7,15 +7,16 @@ from typing import Any, Literal, get_args
 import keras
 from keras import ops
 
-from keras_attention import inputs, masks, saving, shapes
+from keras_attention import saving
 from keras_attention.backend import backend
+from keras_attention.core.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.feature_maps import SumToOne
-from keras_attention.hints import Activation, Initializer, Tensor, Tensors
-from keras_attention.layers import norms
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.block_norms import Norm
-from keras_attention.layers.feed_forward import FeedForward
-from keras_attention.layers.transformer_block import Residual, TransformerBlock
+from keras_attention.layers.blocks import norms
+from keras_attention.layers.blocks.block_norms import Norm
+from keras_attention.layers.blocks.feed_forward import FeedForward
+from keras_attention.layers.blocks.transformer_block import Residual, TransformerBlock
+from keras_attention.sequences import inputs, masks, shapes
 
 
 class LearnedQueries(saving.ConfigurableLayer):

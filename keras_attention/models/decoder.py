@@ -6,10 +6,10 @@ import functools
 
 from keras import ops
 
-from keras_attention import masks, shapes
-from keras_attention.hints import Cache, Positions, Tensor, Tensors
+from keras_attention.core.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.models import history, prompts
 from keras_attention.models.encoder import Stack
+from keras_attention.sequences import masks, shapes
 
 
 class Decoder(Stack):

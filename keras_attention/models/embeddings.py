@@ -7,11 +7,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import inputs, masks, parts, saving, shapes
-from keras_attention.hints import Initializer, Positions, Tensor
-from keras_attention.layers import projections
-from keras_attention.layers.position_embedding import PositionEmbedding
-from keras_attention.layers.projections import Dropout
+from keras_attention import saving
+from keras_attention.core import parts
+from keras_attention.core.hints import Initializer, Positions, Tensor
+from keras_attention.layers.embeddings.position_embedding import PositionEmbedding
+from keras_attention.layers.heads import projections
+from keras_attention.layers.heads.projections import Dropout
+from keras_attention.sequences import inputs, masks, shapes
 
 
 class Embeddings(saving.ConfigurableLayer):

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_attention import inputs, masks, saving, sequence, tap
-from keras_attention.hints import Positions, Tensor, Tensors
+from keras_attention import saving
+from keras_attention.core import tap
+from keras_attention.core.hints import Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
-from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.models import history
 from keras_attention.models.embeddings import Embeddings, Logits
+from keras_attention.sequences import inputs, masks, sequence
 
 # What a call may get beside its inputs, and symbolic calls check.
 OF_PAIRS = ("attention_mask", "positions", "segment_ids")

@@ -6,10 +6,11 @@ from typing import Any
 
 import keras
 
-from keras_attention import masks, saving, shapes
-from keras_attention.hints import Cache, Tensor, Tensors
+from keras_attention import saving
+from keras_attention.core.hints import Cache, Tensor, Tensors
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
+from keras_attention.sequences import masks, shapes
 
 
 class EncoderDecoder(saving.ConfigurableModel):

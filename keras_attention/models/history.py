@@ -8,8 +8,8 @@ With "dynamic" that would be every step, and is refused.
 
 from keras import ops
 
-from keras_attention import sequence, shapes
 from keras_attention.layers import kv_cache, traits
+from keras_attention.sequences import sequence, shapes
 
 
 def switches(blocks):

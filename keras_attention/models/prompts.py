@@ -5,7 +5,7 @@ from collections.abc import Sized
 import keras
 import numpy as np
 
-from keras_attention import masks, shapes
+from keras_attention.sequences import masks, shapes
 
 
 def tokens(name, rows):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from keras_attention import saving
-from keras_attention.hints import Config
+from keras_attention.core.hints import Config
 from keras_attention.patterns.base import And, Not, Or, Pattern, Span
 from keras_attention.patterns.built_in import (
     Block,

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import keras
 from keras import ops
 
-from keras_attention import saving, shapes
-from keras_attention.hints import Tensor
+from keras_attention import saving
+from keras_attention.core.hints import Tensor
 from keras_attention.patterns.groups import Groups, inexact
+from keras_attention.sequences import shapes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,10 @@ import functools
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span
 from keras_attention.patterns.groups import Groups
+from keras_attention.sequences import shapes
 
 
 class Causal(Pattern):

@@ -6,7 +6,7 @@ import dataclasses
 
 from keras import ops
 
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.patterns.base import Pattern, Span, booleans
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from keras import ops
 
-from keras_attention import shapes
-from keras_attention.grid import Grid
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.patterns.base import And, Not, Pattern, Span
 from keras_attention.patterns.groups import Groups, boxes
+from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
 
 
 class _Grid(Pattern, saved=False):

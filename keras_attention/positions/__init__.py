@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from keras_attention import saving
-from keras_attention.hints import Config
+from keras_attention.core.hints import Config
 from keras_attention.positions.base import Position
 from keras_attention.positions.cope import CoPE
 from keras_attention.positions.grid_rotary import AxialRotary, MixedRotary

@@ -7,10 +7,12 @@ from typing import Any
 
 import keras
 
-from keras_attention import keras_private, saving, shapes
-from keras_attention.grid import Grid
-from keras_attention.hints import Tensor
+from keras_attention import saving
+from keras_attention.core import keras_private
+from keras_attention.core.hints import Tensor
 from keras_attention.scores import ScaledDot, full_precision
+from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
 from keras_attention.spec import AttentionSpec, PositionBias
 
 # What a subclass may override.

@@ -7,11 +7,11 @@ from typing import Any
 
 from keras import ops
 
-from keras_attention import masks, shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer
+from keras_attention.core.hints import Constraint, Initializer, Regularizer
 from keras_attention.kernels import semantics
 from keras_attention.positions.base import Position
+from keras_attention.sequences import masks, shapes
 
 
 class CoPE(Position):

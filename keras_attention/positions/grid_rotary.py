@@ -9,10 +9,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import scores, shapes
-from keras_attention.grid import Grid
+from keras_attention import scores
 from keras_attention.positions.base import Position, check_heads
 from keras_attention.positions.rotary import Layout, Rotary, angles, paired, rotated_size
+from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
 
 
 class AxialRotary(Rotary):

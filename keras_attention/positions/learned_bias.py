@@ -11,11 +11,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.grid import Grid
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.positions.base import Position, check_heads
+from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
 
 _FARTHEST = 2**20
 

@@ -9,9 +9,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
-from keras_attention.hints import Tensor
+from keras_attention.core.hints import Tensor
 from keras_attention.positions.base import Position, check_heads
+from keras_attention.sequences import shapes
 
 
 class ALiBi(Position):

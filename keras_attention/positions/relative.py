@@ -9,13 +9,14 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import saving, scores, shapes
+from keras_attention import saving, scores
 from keras_attention.backend import backend
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import relative, semantics
 from keras_attention.positions.base import Position
 from keras_attention.positions.learned_bias import check_distance
 from keras_attention.positions.rotary import angles
+from keras_attention.sequences import shapes
 from keras_attention.spec import Positions
 
 

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.positions.base import Position
 from keras_attention.scores import Cosine, Dot, ScaledDot
+from keras_attention.sequences import shapes
 
 Layout = Literal["half_split", "interleaved"]
 Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]

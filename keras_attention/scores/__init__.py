@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from keras_attention import saving
-from keras_attention.hints import Config
+from keras_attention.core.hints import Config
 from keras_attention.scores.base import Score, full_precision
 from keras_attention.scores.built_in import (
     Additive,

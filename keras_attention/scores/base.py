@@ -7,9 +7,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import saving, shapes
-from keras_attention.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention import saving
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.kernels import semantics
+from keras_attention.sequences import shapes
 from keras_attention.spec import AttentionSpec
 
 

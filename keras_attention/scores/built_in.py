@@ -9,11 +9,11 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.hints import Activation, Tensor
+from keras_attention.core.hints import Activation, Tensor
 from keras_attention.kernels.additive import additive
 from keras_attention.scores.base import Learned, LearnedWithBias, Score, multiply, unit
+from keras_attention.sequences import shapes
 
 
 class Dot(Score):

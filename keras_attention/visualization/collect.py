@@ -13,11 +13,12 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_attention import keras_private, rematerialization, shapes, tap
-from keras_attention.hints import Tensors
+from keras_attention.core import keras_private, rematerialization, tap
+from keras_attention.core.hints import Tensors
 from keras_attention.layers import traits
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.sequences import shapes
 from keras_attention.visualization import labels
 
 ARGUMENT = "return_attention_scores"

@@ -18,7 +18,7 @@ import zlib
 
 import numpy as np
 
-from keras_attention.hints import Tensors
+from keras_attention.core.hints import Tensors
 from keras_attention.visualization import labels
 
 # Up to this many weights are stored in 16 bits each, more in 8.

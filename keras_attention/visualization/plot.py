@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from keras_attention.hints import Tensors
+from keras_attention.core.hints import Tensors
 from keras_attention.visualization import labels
 
 if TYPE_CHECKING:

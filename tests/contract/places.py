@@ -12,7 +12,8 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import masks, patterns
+from keras_attention import patterns
+from keras_attention.sequences import masks
 from tests.compiled import Program
 from tests.contract import registry, rows
 from tests.contract.registry import B, D, S, T

@@ -15,15 +15,8 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import (
-    alignments,
-    feature_maps,
-    masks,
-    normalizations,
-    patterns,
-    positions,
-    scores,
-)
+from keras_attention import alignments, feature_maps, normalizations, patterns, positions, scores
+from keras_attention.sequences import masks
 
 # Rows, tokens, tokens of a row alone, features; queries or keys of another sequence, its features.
 B, T, N, D, S, E = 8, 7, 4, 8, 3, 6

@@ -5,7 +5,7 @@ import inspect
 import keras
 import numpy as np
 
-from keras_attention import masks
+from keras_attention.sequences import masks
 from tests.contract import places, registry, rows
 from tests.contract.registry import B, D, N, T
 

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import masks
 from keras_attention.inspection import attention_gradients
+from keras_attention.sequences import masks
 from keras_attention.visualization import collect_attention
 from tests.compiled import Program
 from tests.contract import places, registry, relations, rows

@@ -140,4 +140,4 @@ def test_the_default_call_runs_what_it_says():
         assert function in {name for _, name in run[module]}
     # Neither a mask, a pattern nor folded axes: nothing of theirs runs.
     assert not {name for name in run if name.startswith(("patterns/", "positions/"))}
-    assert "layers/axes.py" not in run
+    assert "layers/heads/axes.py" not in run

@@ -5,8 +5,8 @@ import numpy as np
 import keras_attention as ka
 from keras_attention import feature_maps, patterns, positions, scores
 from keras_attention.layers import kv_cache
+from keras_attention.layers.linear_time.state_attention import StateAttention
 from keras_attention.layers.low_rank_attention import LowRankAttention
-from keras_attention.layers.state_attention import StateAttention
 from tests.errors.calls import (
     B,
     D,

@@ -4,8 +4,8 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import positions
-from keras_attention.layers.grid_embedding import GridEmbedding
-from keras_attention.layers.position_embedding import PositionEmbedding
+from keras_attention.layers.embeddings.grid_embedding import GridEmbedding
+from keras_attention.layers.embeddings.position_embedding import PositionEmbedding
 from tests.errors.calls import B, D, S, T, X, attend, ints, true, zeros
 
 CELLS, PIXELS = zeros(B, 4, D), zeros(B, 4, 4, D)

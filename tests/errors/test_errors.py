@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import keras_attention as ka
-from keras_attention import shapes
+from keras_attention.sequences import shapes
 from tests import errors
 from tests.errors.calls import attend
 

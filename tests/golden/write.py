@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from keras_attention import masks
+from keras_attention.sequences import masks
 from tests.golden.cases import (
     ANSWERS,
     ARCHIVES,

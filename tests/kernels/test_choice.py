@@ -6,9 +6,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import arguments, normalizations, ops, patterns, positions, scores
+from keras_attention import normalizations, ops, patterns, positions, scores
 from keras_attention.backend import backend
 from keras_attention.patterns import Block, Causal, Dilated, SlidingWindow, Strided
+from keras_attention.sequences import arguments
 from tests.arrays import numpy, random
 from tests.compiled import program
 from tests.kernels.small_problem import arrays, tensors

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks, patterns, positions
+from keras_attention import patterns, positions
 from keras_attention.layers import kv_cache
+from keras_attention.sequences import masks
 from tests.arrays import random
 from tests.compiled import program, quick
 from tests.gradients import weight_gradients

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import parts
+from keras_attention.core import parts
 from tests.arrays import numpy
 from tests.conformance import alone, outputs_of
 from tests.layers.conformance_cases import CASES

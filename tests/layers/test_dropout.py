@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.layers.projections import Dropout
+from keras_attention.layers.heads.projections import Dropout
 from tests.arrays import numpy, random
 from tests.compiled import program
 

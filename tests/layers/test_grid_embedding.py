@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.layers.grid_embedding import resizing
+from keras_attention.layers.embeddings.grid_embedding import resizing
 from tests.arrays import numpy, random
 
 ROWS, COLUMNS, D = 3, 4, 8

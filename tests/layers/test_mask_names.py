@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.masks import carry
+from keras_attention.sequences.masks import carry
 
 X = np.zeros((2, 5, 8), "float32")
 MASK = np.ones((2, 5), bool)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import keras_private
+from keras_attention.core import keras_private
 from tests.arrays import numpy
 from tests.layers.conformance_cases import CASES
 

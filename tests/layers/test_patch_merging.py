@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks
+from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 
 B, H, W, D = 2, 4, 6, 3

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks
+from keras_attention.sequences import masks
 from keras_attention.visualization import collect_attention
 from tests.arrays import numpy, wide
 from tests.definition import softmax

@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import ScaledEmbedding, masks
+from keras_attention import ScaledEmbedding
+from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 from tests.gradients import weight_gradients
 

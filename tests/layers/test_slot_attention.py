@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks, visualization
+from keras_attention import visualization
+from keras_attention.sequences import masks
 from tests.arrays import numpy, random, wide
 from tests.definition import sigmoid
 

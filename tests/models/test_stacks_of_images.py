@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import masks, patterns, positions
+from keras_attention import patterns, positions
+from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 from tests.models.stacks import randomize
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import keras
 
-from keras_attention import keras_private
 from keras_attention.convert.huggingface import comparing, tensors, writing
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.buffers import Others
 from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
-from keras_attention.hints import Dtype
+from keras_attention.core import keras_private
+from keras_attention.core.hints import Dtype
 
 __all__ = ["from_huggingface", "generation_options", "start_tokens", "to_huggingface"]
 

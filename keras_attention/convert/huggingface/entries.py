@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_attention.layers.norms import RMSNorm
+from keras_attention.layers.blocks.norms import RMSNorm
 
 ROLES = ("query", "key", "value", "output")
 # The projections of an attention that are often one tensor.

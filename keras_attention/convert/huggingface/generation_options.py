@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from keras_attention import shapes
 from keras_attention.convert.huggingface.generation_fields import (
     FIELDS,
     ONE_START,
@@ -15,6 +14,7 @@ from keras_attention.convert.huggingface.generation_fields import (
     read_settings,
 )
 from keras_attention.generation import Constraints
+from keras_attention.sequences import shapes
 
 _STOPPING = {True: "first", False: "estimate", None: "estimate", "never": "exact"}
 

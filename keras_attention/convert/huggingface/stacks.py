@@ -3,10 +3,10 @@
 import keras
 
 from keras_attention import activations, patterns
-from keras_attention.layers.norms import RMSNorm
-from keras_attention.layers.position_embedding import LearnedPositionEmbedding
-from keras_attention.layers.scaled_embedding import ScaledEmbedding
-from keras_attention.layers.transformer_block import TransformerBlock
+from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.embeddings.position_embedding import LearnedPositionEmbedding
+from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
 from keras_attention.models import Decoder, Embeddings, Logits
 
 

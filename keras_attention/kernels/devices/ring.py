@@ -20,11 +20,11 @@ import typing
 import keras
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 from keras_attention.kernels.sparse import merge
+from keras_attention.sequences import shapes
 from keras_attention.spec import Positions, cut
 
 

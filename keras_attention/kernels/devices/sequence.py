@@ -7,8 +7,8 @@ trades halves of its part with others, for the zig-zag order of `ring`.
 
 import keras
 
-from keras_attention import sequence_parallel
 from keras_attention.backend import backend
+from keras_attention.core import sequence_parallel
 from keras_attention.kernels import blockwise
 from keras_attention.kernels.devices import ring
 from keras_attention.spec import mapped

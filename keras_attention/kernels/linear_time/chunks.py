@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.sizes import known
+from keras_attention.sequences.sizes import known
 
 
 class Chunks:

@@ -12,10 +12,10 @@ so the next state is an affine function of S, and with ṽ outputs are those of 
 
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels.linear_time import recurrence, scan
 from keras_attention.kernels.linear_time.chunks import Chunks
+from keras_attention.sequences import shapes
 
 
 def run(query, key, value, rate, log_decay=None, state=None, chunk=None):

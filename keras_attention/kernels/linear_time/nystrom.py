@@ -2,9 +2,9 @@
 
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
-from keras_attention.sizes import known
+from keras_attention.sequences import shapes
+from keras_attention.sequences.sizes import known
 
 
 def landmarks(heads, mask, count):

@@ -16,10 +16,10 @@ import math
 
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels.linear_time import scan
 from keras_attention.kernels.linear_time.chunks import Chunks
+from keras_attention.sequences import shapes
 
 # Tokens of a chunk; the second if each feature has a decay.
 CHUNK, FEATURE_CHUNK = 64, 32

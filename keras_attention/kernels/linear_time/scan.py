@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.sizes import known
+from keras_attention.sequences.sizes import known
 
 
 def states(factors, updates, start, matrices=False):

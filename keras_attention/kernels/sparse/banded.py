@@ -11,12 +11,12 @@ import dataclasses
 import keras
 from keras import ops
 
-from keras_attention import shapes, sizes
 from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, fused
 from keras_attention.kernels.sparse import folding, grouped, merge
 from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns.derived import Stretched
+from keras_attention.sequences import shapes, sizes
 from keras_attention.spec import Positions
 
 

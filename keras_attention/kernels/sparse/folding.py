@@ -4,8 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_attention import shapes
 from keras_attention.backend import backend
+from keras_attention.sequences import shapes
 from keras_attention.spec import cut
 
 

@@ -10,10 +10,11 @@ import typing
 import keras
 from keras import ops
 
-from keras_attention import patterns, shapes, sizes
+from keras_attention import patterns
 from keras_attention.kernels import blockwise
 from keras_attention.kernels.sparse import banded, merge
 from keras_attention.patterns import And, Global, Or, Pattern, Prefix
+from keras_attention.sequences import shapes, sizes
 
 
 class _Union(typing.NamedTuple):

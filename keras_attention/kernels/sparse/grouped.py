@@ -9,10 +9,10 @@ import functools
 import numpy as np
 from keras import ops
 
-from keras_attention import sizes
 from keras_attention.kernels import blockwise
 from keras_attention.kernels.sparse import folding
 from keras_attention.patterns import groups as groups_of_patterns
+from keras_attention.sequences import sizes
 from keras_attention.spec import Positions
 
 

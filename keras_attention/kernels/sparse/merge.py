@@ -8,11 +8,11 @@ the diagonal only: beyond it they are one vector for all keys.
 
 from keras import ops
 
-from keras_attention import sizes
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import every
 from keras_attention.patterns.derived import Distances
+from keras_attention.sequences import sizes
 
 
 def merge(found):

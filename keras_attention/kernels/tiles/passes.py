@@ -24,11 +24,11 @@ that they see, so that P = softmax(S) needs no l, and the gradient computes it a
 import keras
 from keras import ops
 
-from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.kernels.semantics import HAS_KEYS, MASKED
 from keras_attention.kernels.tiles import sums
+from keras_attention.sequences import masks
 
 
 class Passes:

@@ -6,7 +6,7 @@ import keras
 
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
-from keras_attention.sizes import blocks, known, least, most, symbolic
+from keras_attention.sequences.sizes import blocks, known, least, most, symbolic
 
 
 class Sizes(typing.NamedTuple):

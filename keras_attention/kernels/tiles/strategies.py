@@ -9,10 +9,10 @@ import dataclasses
 
 import keras
 
-from keras_attention import shapes
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
-from keras_attention.sizes import known
+from keras_attention.sequences import shapes
+from keras_attention.sequences.sizes import known
 from keras_attention.spec import RowNormalization
 
 # The number of scores in a tile of whole rows: (fewest, most). Products are faster the larger they

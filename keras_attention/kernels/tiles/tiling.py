@@ -16,11 +16,11 @@ import typing
 
 from keras import ops
 
-from keras_attention import masks
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
 from keras_attention.kernels.tiles import plans
-from keras_attention.sizes import known, least, most, multiple, same
+from keras_attention.sequences import masks
+from keras_attention.sequences.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions, mapped
 
 

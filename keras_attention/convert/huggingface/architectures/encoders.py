@@ -5,8 +5,8 @@ import keras
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import buffers, entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.longformer_attention import LongformerAttention
-from keras_attention.layers.transformer_block import TransformerBlock
 
 
 def _longformer(config):

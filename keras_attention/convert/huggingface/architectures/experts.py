@@ -6,9 +6,9 @@ from keras_attention import positions
 from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.convert.huggingface.entries import Entry, part
-from keras_attention.layers.feed_forward import MixtureOfExperts
+from keras_attention.layers.blocks.feed_forward import MixtureOfExperts
+from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
-from keras_attention.layers.norms import RMSNorm
 
 _EXPERTS = {
     **fields.fixed(output_router_logits=False),

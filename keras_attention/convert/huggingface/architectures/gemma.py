@@ -3,7 +3,7 @@
 from keras_attention import scores
 from keras_attention.convert.huggingface import fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llamas
-from keras_attention.layers.norms import RMSNorm
+from keras_attention.layers.blocks.norms import RMSNorm
 
 _BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
 _STACK = {

@@ -11,11 +11,11 @@ import keras
 from keras_attention import patterns, positions
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
-from keras_attention.layers.grid_embedding import LearnedGridEmbedding
-from keras_attention.layers.norms import LayerScale
-from keras_attention.layers.patches import PatchMerging
+from keras_attention.layers.blocks.norms import LayerScale
+from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
+from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
-from keras_attention.layers.transformer_block import TransformerBlock
 from keras_attention.models import Embeddings, Encoder
 
 IMAGES = {

@@ -5,7 +5,7 @@ They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (20
 
 from keras_attention.convert.huggingface import buffers, entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architecture import language_model
-from keras_attention.layers.norms import RMSNorm
+from keras_attention.layers.blocks.norms import RMSNorm
 
 
 def decoder(length, theta=10000.0):

@@ -10,7 +10,7 @@ import keras
 
 from keras_attention.convert.huggingface import buffers, entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
-from keras_attention.layers.position_embedding import SinCosPositionEmbedding
+from keras_attention.layers.embeddings.position_embedding import SinCosPositionEmbedding
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
 # The first rows of a table of positions, which no position uses.

@@ -6,7 +6,7 @@ from keras_attention import positions
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.tensors import Checkpoint
-from keras_attention.layers.norms import RMSNorm
+from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.models import Decoder, Encoder, EncoderDecoder, Logits
 
 _STACK = {

@@ -1,0 +1,1 @@
+"""The core: what Keras keeps private, the parts of layers, slots in their order, listeners."""

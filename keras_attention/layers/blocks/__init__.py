@@ -1,0 +1,1 @@
+"""Transformer blocks, their norms and their networks."""

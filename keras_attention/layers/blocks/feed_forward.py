@@ -1,0 +1,420 @@
+"""Networks of each position by itself: one for all, or a few of many experts."""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from typing import Any, Literal, get_args
+
+import keras
+from keras import ops
+
+from keras_attention import activations, saving
+from keras_attention.backend import backend
+from keras_attention.core import parts
+from keras_attention.core.hints import Activation, Initializer, Tensor
+from keras_attention.layers.heads import projections
+from keras_attention.layers.heads.projections import Dropout
+from keras_attention.sequences import inputs, masks, shapes
+
+
+class FeedForward(saving.ConfigurableLayer):
+    r"""Two projections with an activation between, applied to each position.
+
+    `act(x W_1 + b_1) W_2 + b_2` (Vaswani et al. 2017, equation 2), or gated,
+    `(act(x W_g + b_g) ⊙ (x W_1 + b_1)) W_2 + b_2` (Shazeer 2020: GEGLU with "gelu", SwiGLU with
+    "silu").
+
+    Args:
+        intermediate_dim: features between the projections.
+        activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
+        gated: whether the activation is applied to a separate gate.
+        dropout: rate of the dropout before the second projection.
+        output_dim: features of the output; defaults to those of the input.
+        use_bias: whether the projections have biases.
+        kernel_initializer, bias_initializer: of the projections.
+        seed: seed of the dropout.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+        training: whether to apply dropout.
+
+    Returns:
+        (..., output_dim), carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or the rate is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 16))
+    >>> keras_attention.FeedForward(64, "silu", gated=True)(x).shape
+    (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        dropout: float = 0.0,
+        output_dim: int | None = None,
+        use_bias: bool = True,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        seed: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self.activation = activations.get(activation)
+        self.gated = shapes.check_flag("gated", gated)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.output_dim = shapes.check_count("output_dim", output_dim, optional=True)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+
+    def build(self, x_shape):
+        shapes.check_memory("intermediate", (x_shape[-1], self.intermediate_dim))
+        shapes.check_memory("output", (self.intermediate_dim, self.output_dim))
+        inside = (*x_shape[:-1], self.intermediate_dim)
+        made = functools.partial(projections.dense, self, use_bias=self.use_bias)
+        activation: Any = self.activation
+        if self.gated:
+            self._gate_dense = made("gate", inside[-1], x_shape, activation=activation)
+            activation = None
+        self._intermediate_dense = made("intermediate", inside[-1], x_shape, activation=activation)
+        self._output_dense = made("output", self.output_dim or x_shape[-1], inside)
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+
+    gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
+    intermediate_dense = parts.part("_intermediate_dense", "The projection to features between.")
+    output_dense = parts.part("_output_dense", "The projection to the output.")
+
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        x = masks.clear(x, masks.implicit(x))
+        if self.gated:
+            hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
+        else:
+            hidden = projections.apply(self, self._intermediate_dense, x)
+        hidden = self._dropout_layer.drop(hidden, training)
+        return projections.apply(self, self._output_dense, hidden)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return (*x_shape[:-1], self.output_dim or x_shape[-1])
+
+
+Scoring = Literal["softmax", "sigmoid"]
+
+
+class MixtureOfExperts(saving.ConfigurableLayer):
+    r"""The sum of the outputs of `top_k` of E feed-forward networks, which a router chooses.
+
+    For each position, with r = x W_r + b_r and T the `top_k` largest of these numbers
+    (Shazeer et al. 2017, "Outrageously large neural networks", equations 2, 3 and 5, without
+    noise),
+
+        y = Σ_{e ∈ T} p_e f_e(x),    p = softmax of r over T
+
+    With `normalize_weights=False`, p is the softmax of r over all experts (Fedus et al. 2021,
+    "Switch Transformers", equations 1 and 2): the weights of T are then as they are, and sum to
+    less than 1. **With `top_k=1` train a router so**: over T, its only weight is 1 whatever r is,
+    and the router has no gradient.
+
+    The experts f are as in `FeedForward`. A gated one, with g and u for its two projections, is
+    `(act(min(g, limit)) ⊙ (clip(u, −limit, limit) + offset)) W_2 + b_2`; gpt-oss has
+    activation="quick_gelu", limit=7 and offset=1.
+
+    Every position gets the experts that it chose: there is no capacity, and no loss that balances
+    them. All experts are computed for all positions, unless the positions choose fewer experts
+    than there are, as in generation, where only the weights of these are read.
+
+    Args:
+        num_experts: E.
+        top_k: how many experts each position uses.
+        intermediate_dim: features between the projections of an expert.
+        activation: a Keras activation, or "gelu_tanh", "quick_gelu", "relu_squared".
+        gated: whether the activation is applied to a separate gate.
+        use_bias: whether router and experts have biases.
+        limit: None, or the bound of the projections of gated experts.
+        offset: added to the projection that the gate multiplies.
+        kernel_initializer, bias_initializer: of router and experts.
+        normalize_weights: whether the weights of the chosen experts sum to 1.
+        scoring: "softmax", or "sigmoid" for weights that are sigmoids of r (DeepSeek-V3, 2024,
+            equations 13 to 15), divided by their sum with `normalize_weights`.
+        use_correction_bias: whether experts are chosen by weight plus `correction_bias`, which has
+            no gradient and no part in the weights. You balance experts by it: raise it where an
+            expert is used too little (DeepSeek-V3, equation 16).
+        num_groups, top_groups: experts are in `num_groups` groups, one after another, and each
+            position uses those of the `top_groups` whose two best experts have the largest sum.
+        scale: multiplier of the weights.
+        shared_dim: None, or the features inside one more network, without a router, which all
+            positions use (DeepSeekMoE, Dai et al. 2024).
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+        training: whether a router that cannot learn is warned of.
+
+    Returns:
+        (..., D), carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or a number is not as described, `top_k` exceeds `num_experts`, groups
+            are not of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is
+            given without `gated`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 16))
+    >>> experts = keras_attention.MixtureOfExperts(8, 2, 32, "silu", gated=True)
+    >>> experts(x).shape
+    (2, 5, 16)
+    >>> block = keras_attention.TransformerBlock(None, 4, feed_forward=experts)
+    >>> block(x).shape
+    (2, 5, 16)
+    """
+
+    def __init__(
+        self,
+        num_experts: int,
+        top_k: int,
+        intermediate_dim: int,
+        activation: Activation = "relu",
+        gated: bool = False,
+        use_bias: bool = True,
+        limit: float | None = None,
+        offset: float = 0.0,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        normalize_weights: bool = True,
+        scoring: Scoring = "softmax",
+        use_correction_bias: bool = False,
+        num_groups: int = 1,
+        top_groups: int = 1,
+        scale: float = 1.0,
+        shared_dim: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.num_experts = shapes.check_count("num_experts", num_experts)
+        self.top_k = shapes.check_count("top_k", top_k)
+        self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
+        self.activation = activations.get(activation)
+        self.gated = shapes.check_flag("gated", gated)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
+        self.limit = shapes.check_number("limit", limit, above=0, optional=True)
+        self.offset = shapes.check_number("offset", offset)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
+        self.scoring = shapes.check_choice("scoring", scoring, get_args(Scoring))
+        self.use_correction_bias = shapes.check_flag("use_correction_bias", use_correction_bias)
+        self.num_groups = shapes.check_count("num_groups", num_groups)
+        self.top_groups = shapes.check_count("top_groups", top_groups)
+        self.scale = shapes.check_number("scale", scale)
+        self.shared_dim = shapes.check_count("shared_dim", shared_dim, optional=True)
+        size, rest = divmod(self.num_experts, self.num_groups)
+        one = self.num_groups == self.top_groups == 1
+        few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
+        if few and not one:
+            raise ValueError(
+                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
+                "`top_groups` have at least `top_k` experts. Received: "
+                f"num_experts={self.num_experts}, top_k={self.top_k}, "
+                f"num_groups={self.num_groups}, top_groups={self.top_groups}"
+            )
+        if self.top_k > self.num_experts:
+            raise ValueError(
+                "`top_k` must be at most `num_experts`. "
+                f"Received: top_k={top_k}, num_experts={num_experts}"
+            )
+        if not self.gated and not (self.limit is None and self.offset == 0):
+            raise ValueError(
+                "`limit` and `offset` are of gated experts. "
+                f"Received: gated={gated}, limit={limit}, offset={offset}"
+            )
+
+    def build(self, x_shape):
+        dim, inside = x_shape[-1], self.intermediate_dim
+        options = "router", self.num_experts, x_shape, self.use_bias
+        self._router = projections.dense(self, *options)
+        self.gate_kernel, self.gate_bias = self._add("gate", dim, inside, wanted=self.gated)
+        self.intermediate_kernel, self.intermediate_bias = self._add("intermediate", dim, inside)
+        self.output_kernel, self.output_bias = self._add("output", inside, dim)
+        self.correction_bias: Any = None
+        if self.use_correction_bias:
+            self.correction_bias = self.add_weight(
+                name="correction_bias",
+                shape=(self.num_experts,),
+                initializer="zeros",
+                trainable=False,
+                autocast=False,
+            )
+        self.shared: Any = None
+        if self.shared_dim is not None:
+            self.shared = FeedForward(
+                self.shared_dim,
+                self.activation,
+                gated=self.gated,
+                use_bias=self.use_bias,
+                kernel_initializer=saving.clone_initializer(self.kernel_initializer),
+                bias_initializer=saving.clone_initializer(self.bias_initializer),
+                name="shared",
+                dtype=self.dtype_policy,
+            )
+            self.shared.build(x_shape)
+
+    def _add(self, name, inputs, outputs, wanted=True):
+        """The kernels and the biases, or None, of a projection of all experts."""
+        if not wanted:
+            return None, None
+        shape, start = (self.num_experts, inputs, outputs), _OfEach(self.kernel_initializer)
+        shapes.check_memory(name, shape)
+        kernel = self.add_weight(name=f"{name}_kernel", shape=shape, initializer=start)
+        if not self.use_bias:
+            return kernel, None
+        start = saving.clone_initializer(self.bias_initializer)
+        return kernel, self.add_weight(name=f"{name}_bias", shape=shape[::2], initializer=start)
+
+    router = parts.part("_router", "The projection to the numbers by which experts are chosen.")
+
+    def call(self, x: Tensor, training: bool | None = None) -> Tensor:
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        x = masks.clear(x, mask)
+        rows = ops.reshape(x, (-1, x.shape[-1]))
+        numbers = projections.apply(self, self._router, rows)
+        # Probabilities have few digits in half precision.
+        numbers = ops.cast(numbers, shapes.accumulation_dtype(numbers))
+        chosen, weights = _route(self, numbers)
+        if self.scale != 1:
+            weights = weights * self.scale
+        if self.normalize_weights and self.top_k == 1 < self.num_experts and training is True:
+            warnings.warn(
+                "The router of a MixtureOfExperts has no gradient where one expert is chosen and "
+                "its weight is 1. Pass normalize_weights=False to train it. Received: top_k=1, "
+                "normalize_weights=True",
+                stacklevel=2,
+            )
+        count = backend.known_size(rows.shape[0])
+        few = count is not None and count * self.top_k < self.num_experts
+        output = (self._of_few if few else self._of_all)(rows, chosen, weights)
+        output = ops.reshape(output, ops.shape(x))
+        if self.shared is not None:
+            output = output + self.shared(x)
+        return masks.carry(output, mask)
+
+    def _of_all(self, rows, chosen, weights):
+        """All experts, of which the chosen ones are added."""
+        places = ops.one_hot(chosen, self.num_experts, dtype=weights.dtype)
+        weights = ops.sum(places * ops.expand_dims(weights, -1), axis=-2)
+        weights = ops.cast(weights, self.compute_dtype)
+
+        def project(kernel, bias):
+            found = ops.einsum("nd,edi->nei", rows, kernel)
+            return found if bias is None else found + bias
+
+        hidden = self._activated(project) * ops.expand_dims(weights, -1)
+        # As one product: a row of weighted features of all experts.
+        size = self.num_experts * self.intermediate_dim
+        kernel = ops.reshape(self.output_kernel, (size, -1))
+        output = projections.product(ops.reshape(hidden, (-1, size)), kernel)
+        if self.output_bias is None:
+            return output
+        return output + projections.product(weights, self.output_bias)
+
+    def _of_few(self, rows, chosen, weights):
+        """The chosen experts alone."""
+        weights = ops.cast(weights, self.compute_dtype)
+
+        def project(kernel, bias):
+            found = ops.einsum("nd,nkdi->nki", rows, backend.take(kernel, chosen, axis=0))
+            return found if bias is None else found + backend.take(bias, chosen, axis=0)
+
+        hidden = self._activated(project) * ops.expand_dims(weights, -1)
+        kernel = backend.take(self.output_kernel, chosen, axis=0)
+        output = ops.einsum("nki,nkid->nd", hidden, kernel)
+        if self.output_bias is None:
+            return output
+        biases = backend.take(self.output_bias, chosen, axis=0)
+        return output + ops.einsum("nk,nkd->nd", weights, biases)
+
+    def _activated(self, project):
+        """The features of experts; `project` applies the projections of a kernel and a bias."""
+        linear = project(self.intermediate_kernel, self.intermediate_bias)
+        if not self.gated:
+            return self.activation(linear)
+        gate = project(self.gate_kernel, self.gate_bias)
+        if self.limit is not None:
+            gate = ops.clip(gate, -math.inf, self.limit)
+            linear = ops.clip(linear, -self.limit, self.limit)
+        return self.activation(gate) * (linear + self.offset)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+class _OfEach(keras.initializers.Initializer):
+    """An initializer of matrices, for a stack of them, each drawn by itself."""
+
+    def __init__(self, initializer):
+        self.initializer = initializer
+
+    def __call__(self, shape, dtype=None):
+        count, *matrix = shape
+        return ops.stack([self._numbered(n)(tuple(matrix), dtype) for n in range(count)])
+
+    def _numbered(self, n):
+        """A copy whose seed, if there is one, is that of the matrix `n`."""
+        if not isinstance(self.initializer, keras.initializers.Initializer):
+            return self.initializer
+        config = self.initializer.get_config()
+        if isinstance(config.get("seed"), int):
+            config["seed"] += n
+        return type(self.initializer).from_config(config)
+
+    def get_config(self):
+        return {"initializer": keras.initializers.serialize(self.initializer)}
+
+
+def _route(layer, numbers):
+    """The experts (N, top_k) of the router's numbers (N, E), and their weights.
+
+    `layer` is a `MixtureOfExperts`.
+    """
+    plain = layer.scoring == "softmax" and layer.num_groups == 1 and not layer.use_correction_bias
+    if plain:
+        best, chosen = ops.top_k(numbers, layer.top_k)
+        if layer.normalize_weights and layer.top_k > 1:
+            return chosen, ops.softmax(best, axis=-1)
+        over = best if layer.normalize_weights else numbers
+        return chosen, ops.exp(best - ops.logsumexp(over, axis=-1, keepdims=True))
+    scores = ops.sigmoid(numbers) if layer.scoring == "sigmoid" else ops.softmax(numbers, axis=-1)
+    preferred = scores
+    if layer.use_correction_bias:
+        preferred = preferred + ops.cast(layer.correction_bias, scores.dtype)
+    if layer.num_groups > 1:
+        # Of the groups whose two best experts have the largest sums.
+        groups = ops.reshape(
+            preferred, (-1, layer.num_groups, scores.shape[-1] // layer.num_groups)
+        )
+        best = ops.top_k(ops.sum(ops.top_k(groups, 2)[0], axis=-1), layer.top_groups)[1]
+        allowed = ops.any(ops.one_hot(best, layer.num_groups, dtype="bool"), axis=-2)
+        lowest = ops.cast(float("-inf"), groups.dtype)
+        preferred = ops.reshape(ops.where(allowed[..., None], groups, lowest), ops.shape(scores))
+    chosen = ops.top_k(preferred, layer.top_k)[1]
+    weights = ops.take_along_axis(scores, chosen, axis=-1)
+    if layer.normalize_weights:
+        weights = weights / (ops.sum(weights, axis=-1, keepdims=True) + 1e-20)
+    return chosen, weights

@@ -1,0 +1,166 @@
+"""Norms and factors of features, and those that layers make: by name, or as copies of a layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from keras_attention import saving
+from keras_attention.backend import backend
+from keras_attention.core.hints import Tensor
+from keras_attention.sequences import inputs, masks, shapes
+
+
+class RMSNorm(saving.ConfigurableLayer):
+    r"""Features divided by their root mean square (Zhang & Sennrich 2019, equation 4).
+
+    `x / √(mean(x²) + ε) · (offset + w)`, in float32 (float64 for float64). Gemma's norm has
+    `offset=1`, so that a weight decay pulls the scale to 1.
+
+    Args:
+        epsilon: added to the mean square.
+        offset: added to the weight, which starts at `1 − offset`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        The same shape, carrying the mask of `x`.
+
+    Raises:
+        ValueError: `epsilon` is not a positive number, or `offset` not a number.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> norm = keras_attention.RMSNorm(offset=1.0)
+    >>> [round(float(y), 4) for y in norm(keras.ops.convert_to_tensor([[3.0, -3.0]]))[0]]
+    [1.0, -1.0]
+    """
+
+    def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
+        self.offset = shapes.check_number("offset", offset)
+
+    def build(self, x_shape):
+        start = keras.initializers.Constant(1.0 - self.offset)
+        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+
+    def call(self, x: Tensor) -> Tensor:
+        # The weight's gradient sums over all rows, so padding is cleared.
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        x = masks.clear(x, mask)
+        scale = self.scale
+        if self.offset:
+            # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
+            wide = shapes.accumulation_dtype(x)
+            scale = keras.ops.cast(self.scale.value, wide) + self.offset
+        return backend.rms_normalization(x, scale, self.epsilon)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+class LayerScale(saving.ConfigurableLayer):
+    r"""Features times learned factors that start small (Touvron et al. 2021, CaiT, equation 4).
+
+    `x · γ`. After the branches of a block, `x + γ · branch(norm(x))`, it lets deep models begin as
+    nearly the identity. It is a norm of a `TransformerBlock` with `residual="sandwich"`.
+
+    Args:
+        value: what the factors start at: 0.1 for up to 18 blocks, 1e-5 for 24, 1e-6 for more.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (..., D).
+
+    Returns:
+        The same shape, carrying the mask of `x`.
+
+    Raises:
+        ValueError: `value` is not a finite number.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> scale = keras_attention.LayerScale(0.1)
+    >>> block = keras_attention.TransformerBlock(
+    ...     64,
+    ...     num_heads=2,
+    ...     residual="sandwich",
+    ...     norm={"attention_output": scale, "feed_forward_output": scale},
+    ... )
+    >>> block(keras.random.normal((2, 5, 16))).shape
+    (2, 5, 16)
+    """
+
+    def __init__(self, value: float = 0.1, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.value = shapes.check_number("value", value)
+
+    def build(self, x_shape):
+        start = keras.initializers.Constant(self.value)
+        self.scale = self.add_weight(name="scale", shape=(x_shape[-1],), initializer=start)
+
+    def call(self, x: Tensor) -> Tensor:
+        # The gradient of the factors sums over all rows, so padding is cleared.
+        mask = masks.implicit(x)
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        return masks.clear(x, mask) * self.scale
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape):
+        return tuple(x_shape)
+
+
+def check(name, given, names):
+    """`given`, one of `names`, or a Keras layer, maybe as its saved configuration."""
+    if isinstance(given, dict) and "class_name" in given:
+        given = saving.deserialize(given)
+    if isinstance(given, keras.layers.Layer):
+        return given
+    if not isinstance(given, (str, bool, type(None))) or given not in names:
+        raise ValueError(
+            f"`{name}` must be one of {names}, or a Keras layer. Received: {name}={given!r}"
+        )
+    return given
+
+
+class _LayerNorm(keras.layers.LayerNormalization):
+    """Keras's, whose size is known where a backend traces the sizes of arrays."""
+
+    def build(self, input_shape):
+        self._size = input_shape[-1]
+        super().build(input_shape)
+
+    def call(self, inputs):
+        found = backend.layer_normalization(inputs, self._size, self.gamma, self.beta, self.epsilon)
+        return keras.ops.cast(found, self.compute_dtype)
+
+
+def make(given, name, shape, dtype, epsilon=None, **layer_norm):
+    """A built norm, "rms", "layer" or a copy of a layer; None for None.
+
+    `epsilon` is that of the named ones, None for their default; `layer_norm` are further arguments
+    of `LayerNormalization`.
+    """
+    if given is None:
+        return None
+    chosen = {} if epsilon is None else {"epsilon": epsilon}
+    if given == "rms":
+        norm = RMSNorm(name=name, dtype=dtype, **chosen)
+    elif given == "layer":
+        norm = _LayerNorm(name=name, dtype=dtype, **chosen, **layer_norm)
+    else:
+        norm = type(given).from_config({**given.get_config(), "name": name})
+    # A layer that drops the mask would warn of it; it was read already.
+    norm.supports_masking = True
+    norm.build(shape)
+    return norm

@@ -1,0 +1,568 @@
+"""`TransformerBlock`: attention and a feed-forward network, each with a residual and a norm."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import keras
+
+from keras_attention import activations, normalizations, patterns, regularizers, saving, scores
+from keras_attention import positions as position_slots
+from keras_attention.core import parts
+from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
+from keras_attention.layers import kv_cache
+from keras_attention.layers.attention import Attention, QkNorm, UseBias
+from keras_attention.layers.blocks import block_norms
+from keras_attention.layers.blocks.block_norms import RESIDUALS, Norm
+from keras_attention.layers.blocks.feed_forward import FeedForward
+from keras_attention.layers.heads.projections import Dropout
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sequences import inputs, masks, sequence, shapes
+
+Residual = Literal["post", "pre", "sandwich", "parallel"]
+
+# Options of both attentions.
+OF_BOTH = (
+    *("dropout", "use_bias", "num_key_value_heads", "qk_norm", "logit_soft_cap", "use_sink"),
+    *("clip_qkv", "scores_regularizer", "kernel_initializer", "bias_initializer"),
+)
+
+
+class TransformerBlock(saving.ConfigurableLayer):
+    r"""A block of Vaswani et al. 2017, section 3.1: encoder, decoder, or decoder-only.
+
+    With branches f, attention and then the feed-forward network, `residual` is one of
+
+        "post"       x = norm(x + f(x))                  Vaswani et al. 2017; the default
+        "pre"        x = x + f(norm(x))                  Xiong et al. 2020; `normalize_first=True`
+        "sandwich"   x = x + norm'(f(norm(x)))           Ding et al. 2021; Gemma 2
+        "parallel"   x = x + Σ f(norm_f(x))              Wang & Komatsuzaki 2021
+
+    A stack of any but the first needs one more norm at its end. A decoder (`causal=True,
+    cross_attention=True`) attends to a second sequence in a branch between the two. With
+    `self_attention=False` that branch takes the place of the first, as in a Set Transformer (Lee et
+    al. 2019, equation 6) or a Perceiver (Jaegle et al. 2021).
+
+    Args:
+        intermediate_dim: features inside the feed-forward network.
+            None with a `feed_forward` of its own.
+        num_heads: number of attention heads; must divide the features of the input, unless
+            `key_dim` is given.
+        dropout: rate on the attention weights and on all branches before they are added.
+        activation: of the feed-forward network: a Keras activation, or "gelu_tanh", "quick_gelu",
+            "relu_squared".
+        layer_norm_epsilon: added to variances by named norms.
+        normalize_first: whether the norms come before the branches: `residual="pre"`.
+        causal: whether position t sees only positions up to t.
+        cross_attention: whether the block attends to a `context` too.
+        gated: whether the feed-forward network is gated.
+        score, normalization, scores_regularizer: slots of both attentions, as in `Attention`. A
+            score with weights has separate ones for the context.
+        pattern, position: slots of the self-attention.
+        kernel_initializer, bias_initializer: of all projections.
+        seed: seed of the dropouts.
+        num_key_value_heads, qk_norm, logit_soft_cap, use_sink, clip_qkv: of both attentions, as in
+            `Attention`.
+        norm: "layer" for LayerNorm, "rms" for RMSNorm (Zhang & Sennrich 2019), or a Keras layer,
+            copied for each norm. Or a dictionary of these, with "attention", "cross_attention",
+            "feed_forward", and in a sandwich "attention_output" and so on for the norms after the
+            branches; "layer" where it has none. None is no norm; "shared", in "parallel", the
+            norm of the attention.
+        key_dim: features of each head; defaults to those of the input divided by `num_heads`.
+        residual: as above; None for "pre" with `normalize_first`, otherwise "post".
+        use_bias: whether projections have biases: True, False, or "qkv" for those of queries, keys
+            and values alone.
+        attention: None, or a layer for the self-attention, called as `MultiHeadAttention` is; the
+            slots are then those of the cross-attention.
+        feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
+        self_attention: whether positions of x see each other; False only with `cross_attention`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D).
+        context: (B, S, D'), attended to with `cross_attention`; or the result of `cache_context`.
+        mask, context_mask: boolean (B, T) and (B, S), True = a real token. They are combined with
+            the masks that `x` and `context` carry.
+        attention_mask: boolean (T, T), (B, T, T) or (B, H, T, T), True = attend.
+        attention_bias, positions, segment_ids: as in `Attention`, for self-attention. The words
+            "tokens" and "places" say how tokens of the context are counted, too.
+        return_attention_scores: whether to return `(output, scores)`, scores (B, H, T, T); with
+            `cross_attention` a dict of these as "attention", if there are any, and those of the
+            context, (B, H, T, S), as "cross_attention".
+        training: whether to apply dropout.
+        cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
+
+    Returns:
+        (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
+        `(output, cache)`.
+
+    Once built, its parts are the attributes `attention`, `cross_attention_layer` and
+    `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`, in a
+    sandwich also `attention_output_norm` and so on. The paths of weights, in files too, have
+    `context_attention` for the second, which is also an attribute.
+
+    Raises:
+        ValueError, TypeError: `num_heads` does not divide D, a context is given without
+            `cross_attention` or missing with it, arguments contradict one another, or as
+            `MultiHeadAttention` and `FeedForward`.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0]])
+    >>> x = keras_attention.ScaledEmbedding(10, 32, mask_zero=True)(ids)
+    >>> x = keras_attention.SinCosPositionEmbedding()(x)
+    >>> encoded = keras_attention.TransformerBlock(intermediate_dim=64, num_heads=4)(x)
+    >>> encoded.shape
+    (1, 5, 32)
+    >>> decoder = keras_attention.TransformerBlock(64, 4, causal=True, cross_attention=True)
+    >>> y = keras.random.normal((1, 3, 32))
+    >>> expected = decoder(y, encoded)
+    >>> cache, memory = decoder.make_cache(1, length=3), decoder.cache_context(encoded)
+    >>> first, cache = decoder(y[:, :1], memory, cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(first - expected[:, :1])) < 1e-4)
+    True
+    """
+
+    _masks = (
+        "`mask` (B, T) and `context_mask` (B, S) for padding, and `attention_mask`, (T, S), "
+        "(B, T, S) or (B, H, T, S), for pairs"
+    )
+    _unrounded = ("attention_bias", "cache")
+
+    def __init__(
+        self,
+        intermediate_dim: int | None,
+        num_heads: int,
+        dropout: float = 0.0,
+        activation: Activation = "relu",
+        layer_norm_epsilon: float = 1e-5,
+        normalize_first: bool = False,
+        causal: bool = False,
+        cross_attention: bool = False,
+        gated: bool = False,
+        score: scores.ScoreLike = "scaled_dot",
+        normalization: normalizations.NormalizationLike = "softmax",
+        pattern: patterns.PatternLike | None = None,
+        position: position_slots.PositionLike | None = None,
+        kernel_initializer: Initializer = "glorot_uniform",
+        bias_initializer: Initializer = "zeros",
+        seed: int | None = None,
+        num_key_value_heads: int | None = None,
+        qk_norm: QkNorm = False,
+        logit_soft_cap: float | None = None,
+        use_sink: bool = False,
+        scores_regularizer: regularizers.RegularizerLike | None = None,
+        norm: Norm = "layer",
+        key_dim: int | None = None,
+        residual: Residual | None = None,
+        use_bias: UseBias = True,
+        attention: keras.layers.Layer | None = None,
+        feed_forward: keras.layers.Layer | None = None,
+        clip_qkv: float | None = None,
+        self_attention: bool = True,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.intermediate_dim = shapes.check_count(
+            "intermediate_dim", intermediate_dim, optional=feed_forward is not None
+        )
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.dropout = shapes.check_rate("dropout", dropout)
+        self.activation = activations.get(activation)
+        self.layer_norm_epsilon = shapes.check_number(
+            "layer_norm_epsilon", layer_norm_epsilon, above=0
+        )
+        self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
+        self.causal = shapes.check_flag("causal", causal)
+        self.cross_attention = shapes.check_flag("cross_attention", cross_attention)
+        self.self_attention = shapes.check_flag("self_attention", self_attention)
+        self.gated = shapes.check_flag("gated", gated)
+        self.score = scores.get(score)
+        self.normalization = normalizations.get(normalization)
+        self.pattern = patterns.get(pattern)
+        self.position = position_slots.get(position)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.bias_initializer = keras.initializers.get(bias_initializer)
+        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.num_key_value_heads = shapes.check_count(
+            "num_key_value_heads", num_key_value_heads, optional=True
+        )
+        self.qk_norm = qk_norm
+        self.logit_soft_cap = shapes.check_number(
+            "logit_soft_cap", logit_soft_cap, above=0, optional=True
+        )
+        self.use_sink = shapes.check_flag("use_sink", use_sink)
+        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
+        self.scores_regularizer = regularizers.get(scores_regularizer)
+        self.key_dim = shapes.check_count("key_dim", key_dim, optional=True)
+        self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
+        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        self.attention = saving.check_layer("attention", attention, optional=True)
+        self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
+        # Parts that the block makes itself are not in its configuration.
+        self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
+        self.norm = block_norms.check(norm, self.residual)
+        self._check_parts()
+        if not self.self_attention:
+            self._made.discard("attention")
+        if "attention" in self._made:
+            # Made here, because it checks its arguments; `build` sets the features of its heads.
+            self.attention = self._make_attention("attention", self.key_dim or 1, self.score)
+
+    def _check_parts(self):
+        """Rejects arguments that contradict one another."""
+        if self.normalize_first and self.residual not in (None, "pre"):
+            raise ValueError(
+                "`normalize_first=True` is residual='pre'. "
+                f"Received: normalize_first=True, residual={self.residual!r}"
+            )
+        if not self.self_attention:
+            of_self = {
+                "attention": self.attention,
+                "pattern": self.pattern,
+                "position": self.position,
+                "causal": self.causal or None,
+            }
+            given = [name for name, value in of_self.items() if value is not None]
+            if given or not self.cross_attention:
+                raise ValueError(
+                    "A block with self_attention=False has cross_attention=True, and no `causal`, "
+                    "`attention`, `pattern` or `position`, which are of the self-attention. "
+                    f"Received: cross_attention={self.cross_attention}, and {given}"
+                )
+        if "attention" not in self._made and not (self.pattern is self.position is None):
+            raise ValueError(
+                "`pattern` and `position` are those of the self-attention that the block makes: "
+                "give them to the layer that replaces it. Received: "
+                f"attention={self.attention!r}, pattern={self.pattern!r}, "
+                f"position={self.position!r}"
+            )
+        if "feed_forward" not in self._made and self.intermediate_dim is not None:
+            raise ValueError(
+                "`intermediate_dim` is of the feed-forward network that the block makes, and must "
+                f"be None with another. Received: intermediate_dim={self.intermediate_dim}, "
+                f"feed_forward={self.feed_forward!r}"
+            )
+
+    def get_config(self):
+        return {**super().get_config(), **dict.fromkeys(self._made)}
+
+    def _make_attention(self, name, key_dim, score):
+        of_self = name == "attention"
+        # Separate seeds, or weights and branches would be dropped by the same numbers.
+        seed = self.seed
+        if seed is not None:
+            seed += 1 if of_self else 2
+        normalization = self.normalization
+        if not of_self and isinstance(normalization, keras.layers.Layer):
+            # With separate weights for the context, as a score.
+            normalization = type(normalization).from_config(normalization.get_config())
+        return MultiHeadAttention(
+            self.num_heads,
+            key_dim,
+            score=score,
+            normalization=normalization,
+            seed=seed,
+            name=name,
+            dtype=self.dtype_policy,
+            pattern=self.pattern if of_self else None,
+            position=self.position if of_self else None,
+            **{option: getattr(self, option) for option in OF_BOTH},
+        )
+
+    # Building
+
+    def build(self, x_shape, context_shape=None):
+        dim = self._check(x_shape)
+        self._norm_paths: tuple[tuple[str, str], ...] = ()
+        key_dim = self.key_dim or max(1, dim // self.num_heads)
+        if "attention" in self._made:
+            self.attention.key_dim = self.attention.value_dim = key_dim
+        if self.self_attention:
+            if not self.attention.built:
+                self.attention.build(x_shape)
+            self._make_norms("attention", x_shape)
+        if self.cross_attention:
+            if isinstance(context_shape, dict):
+                raise ValueError(
+                    "The block has no weights yet, so that `context` cannot be what its "
+                    "`cache_context` made. Call it once with a tensor, or "
+                    "`block.build(x_shape, context_shape)`."
+                )
+            # With separate weights, if the score has some. The attribute and the names are those of
+            # 0.1.0, by which files find the weights.
+            score = type(self.score).from_config(self.score.get_config())
+            self.context_attention = self._make_attention("context_attention", key_dim, score)
+            self.context_attention.build(x_shape, context_shape)
+            self._make_norms("cross_attention", x_shape)
+        if "feed_forward" in self._made:
+            self.feed_forward = FeedForward(
+                self.intermediate_dim,
+                self.activation,
+                gated=self.gated,
+                use_bias=self.use_bias is True,
+                name="feed_forward",
+                kernel_initializer=self.kernel_initializer,
+                bias_initializer=self.bias_initializer,
+                dtype=self.dtype_policy,
+            )
+        if not self.feed_forward.built:
+            self.feed_forward.build(x_shape)
+        self._make_norms("feed_forward", x_shape)
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+        # They have no weights if the block makes no attention. Keras quantizes only built layers.
+        self.score.built = self.normalization.built = True
+
+    def _make_norms(self, branch, shape):
+        for name, path, norm in block_norms.make(self, branch, shape):
+            setattr(self, path, norm)
+            self._norm_paths = (*self._norm_paths, (name, path))
+
+    def _check(self, x_shape):
+        makes = "attention" in self._made or not self.self_attention
+        divides = self.key_dim is None and makes
+        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
+            raise ValueError(
+                "`x` must be (batch, positions, features), with features that "
+                f"`num_heads` divides unless `key_dim` is given. Received: "
+                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
+            )
+        return x_shape[-1]
+
+    cross_attention_layer = parts.part(
+        "context_attention", "The attention to the context, if `cross_attention` is True."
+    )
+    cross_attention_norm = parts.part(
+        "context_attention_norm", "The norm of the cross-attention branch."
+    )
+
+    # Computing
+
+    def call(
+        self,
+        x: Tensor,
+        context: Tensor | Cache | None = None,
+        mask: Tensor | None = None,
+        context_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+    ) -> Tensors:
+        memory = self._memory(context, context_mask)
+        word = sequence.word(positions)
+        self._check_pairs(attention_mask, attention_bias, positions, segment_ids)
+        if cache is not None:
+            self._check_cached(cache)
+        mask = masks.padding(x, mask)
+        if word is not None and not isinstance(self.attention, Attention):
+            # A layer that is not of this package knows arrays alone.
+            counted = word == "tokens" and positions is not sequence.COMPACTED
+            positions = sequence.ranks(mask, segment_ids) if counted else None
+        # A norm of integers would round its results.
+        (x,) = inputs.floats((x,), self.compute_dtype)
+        # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
+        x = masks.clear(x, mask)
+        scores, caches = {}, {}
+
+        def attend(name, layer, x, **given):
+            returned = layer(
+                x,
+                query_mask=mask,
+                return_attention_scores=return_attention_scores,
+                training=training,
+                **given,
+            )
+            output, *rest = returned if isinstance(returned, tuple) else (returned,)
+            if return_attention_scores:
+                scores[name], *rest = rest
+            caches[name] = rest[0] if rest else None
+            return output
+
+        branches = {}
+        if self.self_attention:
+            branches["attention"] = functools.partial(
+                attend,
+                "attention",
+                self.attention,
+                attention_mask=attention_mask,
+                use_causal_mask=self.causal,
+                attention_bias=attention_bias,
+                positions=positions,
+                segment_ids=segment_ids,
+                cache=cache,
+            )
+        if self.cross_attention:
+            # Rows may be compacted; those of the context are not.
+            memory["positions"] = None if word is None else str(word)
+            branches["cross_attention"] = functools.partial(
+                attend, "cross_attention", self.context_attention, **memory
+            )
+        branches["feed_forward"] = self.feed_forward
+        # Norms that the block does not have are the identity.
+        norms = {name: getattr(self, path) or (lambda x: x) for name, path in self._norm_paths}
+
+        keep = functools.partial(self._dropout_layer.drop, training=training)
+        residual = self.residual or ("pre" if self.normalize_first else "post")
+        x = RESIDUALS[residual](x, branches, norms, keep)
+        # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
+        x = masks.clear(x, mask)
+        return self._returned(masks.carry(x, mask), scores, caches.get("attention"))
+
+    # Decoding with a cache
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `block(x, cache=cache)`: that of the self-attention.
+
+        See `Attention.make_cache`.
+
+        Raises:
+            ValueError: a size is not a positive integer, or the block is not built or not causal.
+        """
+        self._check_built("make_cache")
+        self._check_causal()
+        return self.attention.make_cache(batch_size, length, dtype)
+
+    def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
+        """The keys and values of `context`, projected once for all steps of a decoder.
+
+        `block(x, memory)` is `block(x, context, context_mask=context_mask)`.
+
+        Args:
+            context, context_mask: as in a call, including the mask that it carries.
+
+        Returns:
+            `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`.
+
+        Raises:
+            ValueError: the block has no cross-attention, or is not built.
+        """
+        self._check_built("cache_context")
+        self._memory(context, context_mask)
+        return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
+
+    def _check_built(self, method):
+        if not self.built:
+            raise ValueError(
+                "The block has no weights yet: call it once, or "
+                f"`block.build(x_shape, context_shape)`, before `{method}`."
+            )
+
+    def _check_pairs(self, *given):
+        """Raises if a block without self-attention is given what only that takes."""
+        if not self.self_attention and [x for x in given if not isinstance(x, str | None)]:
+            raise ValueError(
+                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
+                "self-attention, and this block has self_attention=False. Padding of the context "
+                "is `context_mask`"
+            )
+
+    def _check_causal(self):
+        if self.causal:
+            return
+        if not self.self_attention:
+            raise ValueError(
+                "A block with self_attention=False has no cache of its own tokens, which see the "
+                "context alone: call it for any part of them. `cache_context` has its keys and "
+                "values. Received: a block with self_attention=False"
+            )
+        pattern = self.attention.whole_pattern()
+        right = None if pattern is None else pattern.span().right
+        if right is None or right > 0:
+            raise ValueError(
+                "A block that is not causal cannot have a cache: a token would see tokens after "
+                f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
+            )
+
+    def _check_cached(self, cache):
+        self._check_causal()
+        if isinstance(cache, dict) and kv_cache.is_context(cache):
+            raise ValueError(
+                "`cache` must be what `make_cache` or a call gave. Received what `cache_context` "
+                "gave, which is passed as `context`"
+            )
+
+    def _memory(self, context, context_mask=None):
+        """What the cross-attention is called with, checked."""
+        if self.cross_attention == (context is None):
+            raise ValueError(
+                "A block takes a `context` if, and only if, it was made with cross_attention=True. "
+                f"Received: cross_attention={self.cross_attention}, and "
+                + ("no `context`" if context is None else "a `context`")
+            )
+        if not isinstance(context, dict):
+            if context is None and context_mask is not None:
+                raise ValueError("A `context_mask` needs the `context` that it masks.")
+            if context is None:
+                return {}
+            mask = masks.padding(context, context_mask, "context", "context_mask")
+            return {"value": context, "value_mask": mask}
+        if not kv_cache.is_context(context):
+            raise ValueError(
+                "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
+                f"{sorted(context)}"
+            )
+        # Keras passes the masks that the parts of a dict carry, a dict of None.
+        if context_mask is not None and not isinstance(context_mask, dict):
+            raise ValueError(
+                "A `context` from `cache_context` contains its mask: omit `context_mask`"
+            )
+        return {"cache": context}
+
+    def _returned(self, output, scores, cache):
+        """The result of `call`; `scores` are the returned ones, by attention."""
+        returned = [output]
+        if scores:
+            returned.append(scores if self.cross_attention else scores["attention"])
+        returned += [] if cache is None else [cache]
+        return tuple(returned) if len(returned) > 1 else output
+
+    # Shapes and masks, symbolically
+
+    def compute_mask(self, x, previous_mask=None):
+        return previous_mask
+
+    def compute_output_shape(self, x_shape, context_shape=None):
+        self._check(x_shape)
+        return tuple(x_shape)
+
+    def compute_output_spec(self, *args, **kwargs):
+        given = inputs.arguments(self.call, *args, **kwargs)
+        x, cache, scores = given.x, given.cache, {}
+        memory = self._memory(given.context, given.context_mask)
+        returns = given.return_attention_scores
+        names = "attention_mask", "attention_bias", "positions", "segment_ids"
+        pairs = {name: getattr(given, name) for name in names}
+        self._check_pairs(*pairs.values())
+        masks.padding(x, given.mask)
+        if cache is not None:
+            self._check_cached(cache)
+        if isinstance(self.attention, Attention):
+            of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
+            found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
+            found = found[1:] if isinstance(found, tuple) else ()
+            cache = None if cache is None else found[-1]
+        elif self.self_attention:
+            masks.boolean("attention_mask", given.attention_mask)
+            if sequence.word(given.positions) is None:
+                inputs.pair("positions", given.positions, x, x)
+            inputs.pair("segment_ids", given.segment_ids, x, x)
+            heads = getattr(self.attention, "num_heads", self.num_heads)
+            shape = (x.shape[0], heads, x.shape[1], x.shape[1])
+            found = [keras.KerasTensor(shape, self.compute_dtype)]
+        if returns and self.self_attention:
+            scores["attention"] = found[0]
+        if self.cross_attention and self.built:
+            layer = self.cross_attention_layer
+            found = layer.compute_output_spec(x, return_attention_scores=returns, **memory)
+            if returns:
+                scores["cross_attention"] = found[1]
+        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+        return self._returned(output, scores, cache)

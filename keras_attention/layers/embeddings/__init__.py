@@ -1,0 +1,1 @@
+"""Embeddings: of tokens, of positions, of patches and grids."""

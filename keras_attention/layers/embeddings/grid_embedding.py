@@ -1,0 +1,304 @@
+"""Absolute positions on a grid, such as that of the patches of an image: sinusoidal or learned."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, get_args
+
+from keras import ops
+
+from keras_attention.backend import backend
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.layers.embeddings.position_embedding import (
+    MergeMode,
+    PositionEmbedding,
+    check_range,
+    rows_of,
+    sin_cos,
+)
+from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
+
+Interpolation = Literal["cubic", "linear", None]
+# The parameter of the cubic kernel of PyTorch and OpenCV.
+CUBIC = -0.75
+
+
+class GridEmbedding(PositionEmbedding, saved=False):
+    """The base of both: merges the vectors of a grid's cells into a grid or a sequence of them."""
+
+    # A cell is where it is, whether those before it are masked or not.
+    counts = False
+
+    def __init__(self, grid: tuple[int, ...] | None = None, prefix: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.grid = shapes.check_sizes("grid", grid, 1)
+        self.prefix = shapes.check_count("prefix", prefix, minimum=0)
+        # The grid of sequences.
+        self._cells = self.grid
+
+    def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
+        """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
+        raise TypeError(f"{type(self).__name__} must implement `vectors(self, sizes, size)`.")
+
+    def prefix_vectors(self, size: int) -> Tensor:
+        """Vectors (prefix, size) of the positions before the first cell: zeros."""
+        return ops.zeros((self.prefix, size), "float32")
+
+    def embed(self, positions: Tensor, size: int) -> Tensor:
+        table = ops.reshape(self.vectors(self._cells, size), (-1, size))
+        if self.prefix:
+            prefix = ops.cast(self.prefix_vectors(size), table.dtype)
+            table = ops.concatenate([prefix, table], axis=0)
+        return rows_of(table, positions, self._count)
+
+    @property
+    def _count(self):
+        return Grid(self._cells, self.prefix).count
+
+    def _check(self, x_shape):
+        if len(x_shape) == 3:
+            super()._check(x_shape)
+            if self._cells is None:
+                raise ValueError(
+                    "For a sequence, (batch, positions, features), `grid` must have the sizes of "
+                    f"the grid that it is made of. Received: grid=None, x.shape={tuple(x_shape)}"
+                )
+            return
+        axes = len(x_shape) - 2
+        if axes < 2 or axes != len(self.grid or x_shape[2:]) or self.prefix or x_shape[-1] is None:
+            raise ValueError(
+                "`x` must be a sequence, (batch, positions, features), or a grid of as many axes "
+                "as `grid` has, (batch, rows, columns, features), which has no `prefix`. Received: "
+                f"x.shape={tuple(x_shape)}, grid={self.grid}, prefix={self.prefix}"
+            )
+        self._check_features(x_shape)
+
+    def _check_given(self, x, start_index, positions):
+        """Rejects positions that are not those of a grid."""
+        if len(x.shape) == 3:
+            check_range("prefix + cells of the grid", self._count, x, start_index, positions)
+        begins = positions is None and isinstance(start_index, int) and start_index == 0
+        length = backend.known_size(x.shape[1])
+        if len(x.shape) == 3 and begins and length not in (None, self._count):
+            raise ValueError(
+                f"A sequence of the grid {self._cells} with {self.prefix} positions before it has "
+                f"{self._count} positions; for others give `positions`. "
+                f"Received: x.shape={tuple(x.shape)}"
+            )
+        if len(x.shape) > 3 and not begins:
+            raise ValueError(
+                "`start_index` and `positions` are of a sequence, (batch, positions, features). "
+                f"Received: x.shape={tuple(x.shape)}"
+            )
+
+    def _embedded(self, x, start_index, positions):
+        if len(x.shape) == 3:
+            return super()._embedded(x, start_index, positions)
+        return self.vectors(ops.shape(x)[1:-1], self.dim or x.shape[-1])
+
+
+class SinCosGridEmbedding(GridEmbedding):
+    r"""Sinusoidal positions on a grid (He et al. 2022, MAE; Beyer et al. 2022).
+
+    A cell's vector has the sines and then the cosines of its column, and after them those of its
+    row: `[PE[column], PE[row]]`, where `PE` is that of
+    `SinCosPositionEmbedding(layout="half_split")` with half of the features. A grid of three axes
+    has a third of the features for each, the last axis first. Computed in float32.
+
+    Args:
+        grid: rows and columns of the grid that a sequence is made of, row by row; not needed for
+            inputs that are a grid.
+        prefix: positions before the first cell, such as a class token. Nothing is added to them.
+        max_wavelength: the longest wavelength, divided by 2π.
+        **kwargs: `dim` and `merge_mode` as in `SinCosPositionEmbedding`; `name`, `dtype`,
+            `trainable` of any Keras layer.
+
+    Call arguments:
+        x: a sequence (B, prefix + rows · columns, D), or a grid (B, rows, columns, D).
+        start_index, positions: of a sequence, as in `SinCosPositionEmbedding`: `positions` are
+            integers (T,) or (B, T) for a part of the cells, such as the patches that are not
+            hidden. The first cell has the position `prefix`.
+
+    Returns:
+        `x` with the vectors, as `SinCosPositionEmbedding`, carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or a shape is not as described.
+        TypeError: `start_index` or `positions` are not integers.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> patches = keras.ops.zeros((2, 1 + 3 * 4, 16))
+    >>> keras_attention.SinCosGridEmbedding((3, 4), prefix=1)(patches).shape
+    (2, 13, 16)
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, ...] | None = None,
+        prefix: int = 0,
+        max_wavelength: float = 10000,
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        **kwargs: Any,
+    ):
+        super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+
+    def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
+        share, found = size // len(sizes), []
+        for axis in reversed(range(len(sizes))):
+            # What does not divide is of the last axis, the first of the features.
+            features = size - share * (len(sizes) - 1) if axis == len(sizes) - 1 else share
+            index = ops.arange(sizes[axis], dtype="int32")
+            waves = sin_cos(index, features, self.max_wavelength, "half_split", self.compute_dtype)
+            others = (*[1] * axis, sizes[axis], *[1] * (len(sizes) - 1 - axis), features)
+            found.append(ops.broadcast_to(ops.reshape(waves, others), (*sizes, features)))
+        return ops.concatenate(found, axis=-1)
+
+
+class LearnedGridEmbedding(GridEmbedding):
+    r"""Learned positions on a grid, for images of other sizes too (Dosovitskiy et al. 2021).
+
+    A table has a vector for each cell of `grid`. For images with other numbers of rows and columns
+    it is interpolated in float32, so that a model that was trained on small images goes on with
+    larger ones (section 3.2 of the paper): row r of h takes the vectors around
+    `(r + 0.5) · rows / h - 0.5`, without smoothing where there are fewer.
+
+    Args:
+        grid: rows and columns of the table.
+        prefix: positions before the first cell, such as a class token, with vectors of their own.
+        size: rows and columns of the grid that sequences are made of, if they are others than
+            those of the table. Inputs that are a grid need none.
+        interpolation: "cubic" (bicubic, with the kernel of PyTorch, as in ViT and DINOv2),
+            "linear", or None: images have no more rows and columns than the table, and take its
+            first. Then cells that pad an image at its right and bottom change nothing.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table,
+            (prefix + rows · columns, D), which is that of `LearnedPositionEmbedding`.
+        **kwargs: `dim` and `merge_mode` as in `LearnedPositionEmbedding`; `name`, `dtype`,
+            `trainable` of any Keras layer.
+
+    Call arguments:
+        x: a sequence (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D)
+            of any size, without a `prefix`.
+        start_index, positions: as in `SinCosGridEmbedding`.
+
+    Returns:
+        `x` with the vectors, as `LearnedPositionEmbedding`, carrying the mask of `x`.
+
+    Raises:
+        ValueError: a size or a shape is not as described.
+        TypeError: `start_index` or `positions` are not integers.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> small = keras_attention.LearnedGridEmbedding((2, 2), prefix=1)
+    >>> small(keras.ops.zeros((1, 5, 8))).shape
+    (1, 5, 8)
+    >>> large = keras_attention.LearnedGridEmbedding((2, 2), prefix=1, size=(3, 4))
+    >>> large.build((1, 13, 8))
+    >>> large.set_weights(small.get_weights())
+    >>> large(keras.ops.zeros((1, 13, 8))).shape
+    (1, 13, 8)
+    """
+
+    def __init__(
+        self,
+        grid: tuple[int, ...],
+        prefix: int = 0,
+        size: tuple[int, ...] | None = None,
+        interpolation: Interpolation | None = "cubic",
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
+        self.size = shapes.check_sizes("size", size, 1)
+        self._cells = self.size or self.grid
+        self.interpolation = shapes.check_choice(
+            "interpolation", interpolation, get_args(Interpolation)
+        )
+        if self.grid is None or len(self._cells) != len(self.grid):
+            raise ValueError(
+                "`grid` must have the sizes of a table, and `size` be None or as many. "
+                f"Received: grid={grid}, size={size}"
+            )
+        self._check_within(self._cells)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
+
+    def _check_within(self, sizes):
+        known = [backend.known_size(size) for size in sizes]
+        if self.interpolation is None and any(
+            size is not None and size > cells for size, cells in zip(known, self.grid, strict=True)
+        ):
+            raise ValueError(
+                "Without an `interpolation`, images may have no more rows and columns than the "
+                f"`grid`. Received: grid={self.grid}, and a grid of {tuple(sizes)}"
+            )
+
+    def build(self, x_shape, start_index_shape=None, positions_shape=None):
+        super().build(x_shape)
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.prefix + math.prod(self.grid), self.dim or x_shape[-1]),
+            # Read in float32 even in half precision, so that only the sum is rounded.
+            autocast=False,
+        )
+
+    def _check(self, x_shape):
+        super()._check(x_shape)
+        if len(x_shape) > 3:
+            self._check_within(x_shape[1:-1])
+
+    def prefix_vectors(self, size: int) -> Tensor:
+        return self.embeddings[: self.prefix]
+
+    def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
+        table = ops.reshape(self.embeddings[self.prefix :], (*self.grid, size))
+        for axis, (source, target) in enumerate(zip(self.grid, sizes, strict=True)):
+            if isinstance(target, int) and target == source:
+                continue
+            if self.interpolation is None:
+                table = ops.take(table, ops.arange(target, dtype="int32"), axis=axis)
+                continue
+            weights = ops.cast(resizing(source, target, self.interpolation), table.dtype)
+            # By numbers from the start: PyTorch's files of ONNX keep a negative one.
+            last = len(self.grid)
+            table = ops.einsum("ts,...s->...t", weights, ops.moveaxis(table, axis, last))
+            table = ops.moveaxis(table, last, axis)
+        return table
+
+
+def resizing(source: int, target: Any, interpolation: Interpolation) -> Tensor:
+    """A matrix (target, source) that interpolates `source` values to another number of them."""
+    index = ops.cast(ops.arange(target, dtype="int32"), "float32")
+    at = (index + 0.5) * (source / ops.cast(target, "float32")) - 0.5
+    first = ops.floor(at)
+    part = at - first
+    if interpolation == "linear":
+        shares = {0: 1 - part, 1: part}
+    else:
+        shares = {-1: _far(1 + part), 0: _near(part), 1: _near(1 - part), 2: _far(2 - part)}
+    matrix = 0.0
+    for step, share in shares.items():
+        # Beyond an edge is the value at the edge.
+        cell = ops.clip(ops.cast(first, "int32") + step, 0, source - 1)
+        matrix = matrix + share[:, None] * ops.one_hot(cell, source, dtype="float32")
+    return matrix
+
+
+def _near(x):
+    """The cubic kernel of Keys 1981 at distances up to 1."""
+    return ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
+
+
+def _far(x):
+    """The same at distances from 1 to 2."""
+    return CUBIC * (((x - 5) * x + 8) * x - 4)

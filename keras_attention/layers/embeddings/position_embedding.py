@@ -1,0 +1,320 @@
+"""Absolute positions, added or concatenated to a sequence: sinusoidal or learned vectors."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention import saving
+from keras_attention.backend import backend
+from keras_attention.core.hints import Constraint, Initializer, Positions, Regularizer, Tensor
+from keras_attention.positions.rotary import Layout, angles
+from keras_attention.sequences import inputs, masks, sequence, shapes
+
+MergeMode = Literal["add", "concat", "none"]
+
+
+class PositionEmbedding(saving.ConfigurableLayer, saved=False):
+    """The base of both: computes each row's positions, and merges the vectors of `embed`."""
+
+    # Whether positions in models count the real tokens of a row, so that padding changes nothing.
+    counts = True
+
+    def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
+        super().__init__(**kwargs)
+        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.merge_mode = shapes.check_choice("merge_mode", merge_mode, get_args(MergeMode))
+
+    def embed(self, positions: Tensor, size: int) -> Tensor:
+        """Vectors (..., T, size) for integer positions (..., T)."""
+        raise TypeError(f"{type(self).__name__} must implement `embed(self, positions, size)`.")
+
+    def build(self, x_shape, start_index_shape=None, positions_shape=None):
+        self._check(x_shape)
+
+    def _check(self, x_shape):
+        shapes.check_sequence(x_shape)
+        self._check_features(x_shape)
+
+    def _check_features(self, x_shape):
+        if self.merge_mode == "add" and self.dim not in (None, x_shape[-1]):
+            raise ValueError(
+                "With merge_mode='add', `dim` must be None or the number of features of `x`. "
+                f"Received: dim={self.dim}, x.shape={tuple(x_shape)}"
+            )
+
+    def call(
+        self,
+        x: Tensor,
+        start_index: int | Tensor = 0,
+        positions: Positions | None = None,
+        segment_ids: Tensor | None = None,
+    ) -> Tensor:
+        positions = self._counted(x, start_index, positions, segment_ids)
+        self._check_given(x, start_index, positions)
+        return self._merge(x, self._embedded(x, start_index, positions))
+
+    def _embedded(self, x, start_index, positions):
+        """What is merged with `x`."""
+        if positions is None:
+            positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
+        return self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
+
+    def _counted(self, x, start_index, positions, segment_ids):
+        """The positions of a call in which `positions` may be a word; None for places."""
+        word, mask = sequence.word(positions), masks.padding(x, None)
+        if segment_ids is not None and word != "tokens":
+            raise ValueError(
+                "`segment_ids` number texts whose tokens are counted: pass positions='tokens'. "
+                f"Received: segment_ids beside positions={positions!r}"
+            )
+        if word is None:
+            return positions
+        if word == "places" or not self.counts:
+            return None
+        if segment_ids is not None:
+            segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
+        found = sequence.ranks(mask, segment_ids)
+        _check_given(x, start_index, None)
+        return found if found is None else _from(start_index, found)
+
+    def _check_given(self, x, start_index, positions):
+        _check_given(x, start_index, positions)
+
+    def _merge(self, x, embedding):
+        """`x` (B, …, D) and vectors that broadcast to (B, …, size) as one."""
+        if self.merge_mode == "add":
+            # The sum is also computed in float32: in bfloat16 the position would be rounded first.
+            wide = shapes.accumulation_dtype(x, embedding)
+            return ops.cast(ops.cast(x, wide) + ops.cast(embedding, wide), self.compute_dtype)
+        embedding = ops.cast(embedding, self.compute_dtype)
+        shape = (*ops.shape(x)[:-1], embedding.shape[-1])
+        embedding = ops.broadcast_to(embedding, shape)
+        if self.merge_mode == "none":
+            return embedding
+        return ops.concatenate([x, embedding], axis=-1)
+
+    compute_mask = masks.passed_on
+
+    def compute_output_shape(self, x_shape, start_index_shape=None, positions_shape=None):
+        self._check(x_shape)
+        features = {
+            "add": x_shape[-1],
+            "concat": x_shape[-1] + (self.dim or x_shape[-1]),
+            "none": self.dim or x_shape[-1],
+        }
+        return (*x_shape[:-1], features[self.merge_mode])
+
+    def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None):
+        shape = self.compute_output_shape(x.shape)
+        positions = self._counted(x, start_index, positions, segment_ids)
+        self._check_given(x, start_index, positions)
+        return keras.KerasTensor(shape, dtype=self.compute_dtype)
+
+
+class SinCosPositionEmbedding(PositionEmbedding):
+    r"""Sinusoidal positions of Vaswani et al. 2017, section 3.5.
+
+    `PE[p, 2i] = sin(p / max_wavelength^(2i / dim))` and
+    `PE[p, 2i+1] = cos(p / max_wavelength^(2i / dim))`: sines and cosines interleaved, or with
+    layout="half_split" all sines before all cosines (Marian). Computed in float32 for every dtype
+    policy, accurate to 1e-6 for all positions below 2^24; only the result is rounded to the compute
+    dtype.
+
+    Args:
+        dim: features of the embedding; defaults to those of the input.
+        merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
+            alone.
+        max_wavelength: the longest wavelength, divided by 2π.
+        layout: "interleaved" or "half_split", the order of the features.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: (B, T, D).
+        start_index: position of the first element, an integer or one per row, (B,).
+        positions: how elements are counted from `start_index` on: "places", by their index, which
+            is the default, or "tokens", by their rank among those of the mask that `x` carries; or
+            integers (T,) or (B, T) instead.
+        segment_ids: integers (B, T) that number texts in a row, each of which "tokens" counts from
+            its first; or None.
+
+    Returns:
+        (B, T, D), or (B, T, D + dim) for "concat", or (B, T, dim) for "none", carrying the mask
+        of `x`.
+
+    Raises:
+        ValueError: a size, the merge mode, the wavelength, the layout or a shape is not as
+            described.
+        TypeError: `start_index` or `positions` are not integers.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.ops.zeros((2, 3, 4))
+    >>> embedding = keras_attention.SinCosPositionEmbedding()(x)
+    >>> [round(float(value), 4) for value in embedding[0, 1]]
+    [0.8415, 0.5403, 0.01, 0.9999]
+    """
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        max_wavelength: float = 10000,
+        layout: Layout = "interleaved",
+        **kwargs: Any,
+    ):
+        super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=0)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
+
+    def embed(self, positions: Tensor, size: int) -> Tensor:
+        return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
+
+
+class LearnedPositionEmbedding(PositionEmbedding):
+    """Learned positions: row `p` of a table of weights for position `p` (Gehring et al. 2017).
+
+    Args:
+        max_length: number of positions in the table.
+        dim: features of the embedding; defaults to those of the input.
+        merge_mode: "add" to the input, "concat" after its features, or "none" for the embedding
+            alone.
+        embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x, start_index, positions, segment_ids: as in `SinCosPositionEmbedding`.
+
+    Returns:
+        As `SinCosPositionEmbedding`.
+
+    Raises:
+        ValueError: a size, the merge mode or a shape is not as described, or positions exceed
+            `max_length`. Positions whose values are known only at run time cannot be
+            checked: one outside the table gives a zero vector.
+        TypeError: `start_index` or `positions` are not integers.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.ops.zeros((2, 3, 4))
+    >>> keras_attention.LearnedPositionEmbedding(max_length=10)(x, start_index=7).shape
+    (2, 3, 4)
+    """
+
+    def __init__(
+        self,
+        max_length: int,
+        dim: int | None = None,
+        merge_mode: MergeMode = "add",
+        embeddings_initializer: Initializer = "uniform",
+        embeddings_regularizer: Regularizer | None = None,
+        embeddings_constraint: Constraint | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
+        self.max_length = shapes.check_count("max_length", max_length)
+        options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
+        self._keep_options("embeddings", *options)
+
+    def build(self, x_shape, start_index_shape=None, positions_shape=None):
+        super().build(x_shape)
+        self.embeddings = self._add_weight(
+            "embeddings",
+            (self.max_length, self.dim or x_shape[-1]),
+            # Read in float32 even in half precision, so that only the sum is rounded.
+            autocast=False,
+        )
+
+    def _check_given(self, x, start_index, positions):
+        check_range("max_length", self.max_length, x, start_index, positions)
+
+    def embed(self, positions: Tensor, size: int) -> Tensor:
+        return rows_of(self.embeddings, positions, self.max_length)
+
+
+def _from(start_index, positions):
+    """Positions (T,) or (B, T) from `start_index` on, an integer or one for each row."""
+    start = ops.cast(start_index, "int32")
+    return ops.add(start[:, None] if len(start.shape) == 1 else start, positions)
+
+
+def sin_cos(
+    positions: Tensor, size: int, max_wavelength: float, layout: Layout, dtype: str
+) -> Tensor:
+    """Sines and cosines (..., size) of integer positions (...), in float32 or float64."""
+    pairs = (size + 1) // 2
+    # In float64, so that the frequencies are as accurate as possible.
+    frequencies = float(max_wavelength) ** (-2.0 * np.arange(pairs) / size)
+    wide = shapes.full_precision(dtype)
+    angle = angles(ops.cast(positions, wide), frequencies)
+    if layout == "half_split":
+        return ops.concatenate([ops.sin(angle), ops.cos(angle)[..., : size // 2]], axis=-1)
+    waves = ops.stack([ops.sin(angle), ops.cos(angle)], axis=-1)
+    return ops.reshape(waves, (*ops.shape(positions), 2 * pairs))[..., :size]
+
+
+def rows_of(table: Tensor, positions: Tensor, count: int) -> Tensor:
+    """Rows (..., size) of a table of so many; zeros for positions outside of it."""
+    vectors = ops.take(table, ops.clip(positions, 0, count - 1), axis=0)
+    inside = ops.logical_and(positions >= 0, positions < count)
+    return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
+
+
+def check_range(name: str, count: int, x: Tensor, start_index: Any, positions: Any) -> None:
+    """Rejects positions past a table of so many, if they are known."""
+    _check_given(x, start_index, positions)
+    if positions is None:
+        length = backend.known_size(x.shape[1])
+        first, last = _extremes(start_index)
+        last = None if last is None or length is None else last + length - 1
+        if last is None and length is not None and length > count:
+            first, last = 0, length - 1
+    else:
+        first, last = _extremes(positions)
+    if (first is not None and first < 0) or (last is not None and last >= count):
+        raise ValueError(
+            f"Positions must lie in [0, {name}={count}). Received positions from {first} to {last}"
+        )
+
+
+def _check_given(x, start_index, positions):
+    """Rejects arrays that are not integers, or do not fit `x`, as far as its shape is known."""
+    batch, length = map(backend.known_size, x.shape[:2])
+    if positions is None:
+        name, given, fitting = "start_index", start_index, [(), (batch,)]
+        expected = "an integer, or one for each row of `x`, (batch,)"
+    else:
+        name, given, fitting = "positions", positions, [(length,), (batch, length)]
+        expected = "integers, (positions,) or (batch, positions) of `x`"
+    array = given if shapes.is_array(given) else np.asarray(given)
+    numpy = isinstance(array, (np.ndarray, np.generic))
+    dtype = str(array.dtype) if numpy else keras.backend.standardize_dtype(array.dtype)
+    if "int" not in dtype:
+        raise TypeError(f"`{name}` must be {expected}. Received: {name} of dtype {dtype}")
+    inputs.check_within(name, given, "int32")
+    shape = tuple(map(backend.known_size, array.shape))
+    if not any(_fits(shape, other) for other in fitting):
+        raise ValueError(
+            f"`{name}` must be {expected}. Received: {name}.shape={shape}, x.shape={tuple(x.shape)}"
+        )
+
+
+def _fits(shape, other):
+    """Whether two shapes may be equal; None agrees with all sizes, and one row with all rows."""
+    if len(shape) != len(other):
+        return False
+    return all(
+        size == wanted or None in (size, wanted) or (size == 1 and axis == 0 and len(shape) == 2)
+        for axis, (size, wanted) in enumerate(zip(shape, other, strict=True))
+    )
+
+
+def _extremes(positions):
+    """The smallest and largest of integer positions, or (None, None) while they have no values."""
+    values = shapes.visible_values(positions)
+    return (None, None) if values is None or not values.size else (values.min(), values.max())

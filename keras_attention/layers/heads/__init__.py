@@ -1,0 +1,5 @@
+"""Heads: how inputs are split into heads, and heads joined into one output."""
+
+from keras_attention.layers.heads.base import ROLES, DenseHeads, EinsumHeads, Heads
+
+__all__ = ["ROLES", "DenseHeads", "EinsumHeads", "Heads"]

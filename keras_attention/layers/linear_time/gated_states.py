@@ -1,0 +1,270 @@
+"""Layers whose state forgets: at one rate per head, by feature, or what it has of a key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from keras import ops
+
+from keras_attention import positions
+from keras_attention.backend import backend
+from keras_attention.core import keras_private
+from keras_attention.core.hints import Unpack
+from keras_attention.kernels.linear_time import delta, recurrence
+from keras_attention.layers.attention import QkNorm
+from keras_attention.layers.linear_time.state_attention import GatedStateAttention
+from keras_attention.layers.options import StateOptions
+from keras_attention.scores.base import unit
+from keras_attention.sequences import masks, shapes
+
+
+class Retention(GatedStateAttention):
+    r"""Multi-scale retention of RetNet (Sun et al. 2023, equations 5 to 8), always causal.
+
+    `output = (silu(X W^G) ⊙ Norm(heads)) W^O`, and a head is
+    `output_t = Σ_{s ≤ t} γ^{t − s} (q_t · k_s / √key_dim) v_s`: no softmax, and each head forgets
+    at a rate γ of its own. The state is `S_t = γ S_{t−1} + k_t v_tᵀ`.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        decays: γ of each key head, numbers in (0, 1]; None for the paper's `1 − 2^(−5 − h)`.
+        position: None, "rotary" or a `positions.Rotary`, which rotates queries and keys, as in the
+            paper. There is no state with those that depend on later tokens: "xpos", and scalings
+            "dynamic" and "longrope".
+        use_gate: whether heads are multiplied by the gate, a projection of the query.
+        head_norm: of each head's output: "rms" (which the authors' code uses), "layer", a Keras
+            layer, or False.
+        output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
+            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
+    is skipped, and does not age those before it; in a call without a cache it adds to the
+    distances of rotary positions.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
+        of constant size.
+
+    Raises:
+        ValueError, TypeError: a size or a slot is not as described, or a call has arguments for
+            pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.Retention(num_heads=4, key_dim=8)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
+    True
+    """
+
+    _fixed_arguments = tuple(n for n in GatedStateAttention._fixed_arguments if n != "position")
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        decays: Sequence[float] | None = None,
+        position: positions.PositionLike | None = "rotary",
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        **kwargs: Unpack[StateOptions],
+    ):
+        super().__init__(
+            *(num_heads, key_dim, value_dim, use_gate, head_norm), position=position, **kwargs
+        )
+        if self.position is not None and not isinstance(self.position, positions.Rotary):
+            raise ValueError(
+                "Retention has no scores, to which a position could add: `position` must be None "
+                f"or rotary. Received: position={position!r}"
+            )
+        heads = self.heads.key_value_heads
+        if decays is not None:
+            listed = isinstance(decays, (list, tuple, np.ndarray)) and len(decays) == heads
+            if not listed or not all(shapes.is_number(x) and 0 < x <= 1 for x in decays):
+                raise ValueError(
+                    f"`decays` must be {heads} numbers in (0, 1], one for each key head. "
+                    f"Received: decays={decays}"
+                )
+            decays = [float(x) for x in decays]
+        self.decays = decays
+        self._log_decays = [
+            math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
+        ]
+
+    def recurrence(self, query, key, value, *, mask, causal, state):
+        decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)
+
+
+class GatedLinearAttention(GatedStateAttention):
+    r"""Gated linear attention (Yang et al. 2024, section 4.4), always causal.
+
+    `S_t = diag(a_t) S_{t−1} + k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`, where
+    `a_t = sigmoid(x_t W_1 W_2 + b)^(1 / τ)` is a decay of each feature of the keys. The output is
+    `(silu(X W^G) ⊙ Norm(heads)) W^O`.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        decay_rank: columns of W_1; None for one matrix in place of the two.
+        decay_temperature: τ: the larger, the slower heads forget.
+        use_gate, head_norm: as in `Retention`.
+        conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
+            and values, which silu follows, at least 2; None for neither. It starts near the
+            identity.
+        output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
+            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
+    is skipped, and with convolutions, so is its query. A decay is at least exp(−5) per token, below
+    which nothing is left after two.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
+        of constant size.
+
+    Raises:
+        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
+    True
+    """
+
+    _gate_bias = True
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        decay_rank: int | None = 16,
+        decay_temperature: float = 16.0,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        conv_kernel_size: int | None = None,
+        **kwargs: Unpack[StateOptions],
+    ):
+        super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, 2, optional=True
+        )
+        self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
+        self.decay_temperature = shapes.check_number(
+            "decay_temperature", decay_temperature, above=0
+        )
+        self._gates, self._gate_rank = {"decay": self.key_dim}, self.decay_rank
+
+    def recurrence(self, query, key, value, decay, *, mask, causal, state):
+        if self.conv_kernel_size is not None:
+            query, key, value = map(ops.silu, (query, key, value))
+        decay = ops.log_sigmoid(decay) / self.decay_temperature
+        decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
+        key, decay = (masks.clear(x, mask) for x in (key, decay))
+        return recurrence.run(query * self.key_dim**-0.5, key, value, decay, state)
+
+
+class GatedDeltaNet(GatedStateAttention):
+    r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
+
+    `S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
+    written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
+    the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
+    the projections; queries and keys have length 1. The output is
+    `(silu(X W^G) ⊙ Norm(heads)) W^O`. With `conv_kernel_size`, which is 4 in the paper, a causal
+    depthwise convolution follows each projection, before silu.
+
+    Args:
+        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
+        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
+        use_gate, head_norm: as in `Retention`.
+        conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
+            the sequence, at least 2; None for none. It starts near the identity.
+        output_shape, attention_axes: as in `MultiHeadAttention`.
+        **kwargs: all other arguments of `Attention` but those of weights of pairs, slots, dropout,
+            sink, soft cap and regularizer, and `qk_norm` and `clip_qkv`.
+
+    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
+    is skipped, and with convolutions, so is its query.
+
+    Returns:
+        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
+        of constant size.
+
+    Raises:
+        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> x = keras.random.normal((2, 5, 32))
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8)
+    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
+    >>> last, cache = layer(x[:, 4:], cache=cache)
+    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        use_decay: bool = True,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        conv_kernel_size: int | None = None,
+        **kwargs: Unpack[StateOptions],
+    ):
+        super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
+        self.conv_kernel_size = shapes.check_count(
+            "conv_kernel_size", conv_kernel_size, 2, optional=True
+        )
+        self.use_decay = shapes.check_flag("use_decay", use_decay)
+        self._gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+
+    def build_decay(self):
+        if self.use_decay:
+            # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
+            heads = (self.heads.key_value_heads,)
+            self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
+            self.decay_bias = self.add_weight(
+                name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
+            )
+
+    def recurrence(self, query, key, value, rate, decay=None, *, mask, causal, state):
+        query, key, value = map(ops.silu, (query, key, value))
+        rate = masks.clear(ops.sigmoid(rate), mask)
+        if decay is not None:
+            with keras_private.uncast_variables():
+                scale, bias = (
+                    ops.cast(weight, decay.dtype)[:, None]
+                    for weight in (self.decay_scale, self.decay_bias)
+                )
+            decay = masks.clear(-ops.exp(scale) * ops.softplus(decay + bias), mask)
+        return delta.run(unit(query) * self.key_dim**-0.5, unit(key), value, rate, decay, state)
+
+
+def _spread(low, high, softplus=False):
+    """An initializer of logarithms of numbers from low to high, or of what softplus makes them."""
+
+    def initializer(shape, dtype=None):
+        space = np.geomspace if softplus else np.linspace
+        numbers = space(low, high, shape[0])
+        return ops.convert_to_tensor(np.log(np.expm1(numbers) if softplus else numbers), dtype)
+
+    return initializer

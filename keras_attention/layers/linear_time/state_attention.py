@@ -1,0 +1,325 @@
+"""The bases of layers that attend through a state: sums over tokens, in linear time.
+
+They take the road of `Attention.call`. What follows the heads is a recurrence.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar
+
+import keras
+from keras import ops
+
+from keras_attention import patterns, saving
+from keras_attention.backend import backend
+from keras_attention.core import keras_private
+from keras_attention.core.hints import Cache, Dtype, Tensor
+from keras_attention.kernels.linear_time.recurrence import NOTHING
+from keras_attention.layers import kv_cache
+from keras_attention.layers.attention import QK_NORMS, Attention, QkNorm
+from keras_attention.layers.blocks import norms
+from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.linear_time import short_convolution
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.sequences import masks, shapes
+from keras_attention.sequences.sizes import known
+from keras_attention.spec import AttentionResult
+
+# What has no meaning without a weight for each pair.
+FIXED = (
+    *("score", "normalization", "pattern", "position", "dropout", "logit_soft_cap", "use_sink"),
+    *("scores_regularizer", "sliding_window", "flash_attention"),
+)
+# Arguments of a call that need all pairs of queries and keys.
+OF_PAIRS = (
+    *("attention_mask", "attention_bias", "segment_ids", "positions", "return_attention_scores"),
+)
+
+
+class StateAttention(MultiHeadAttention, saved=False):
+    """Multi-head attention whose heads are combined through a state, by `recurrence`."""
+
+    _fixed_arguments: tuple[str, ...] = FIXED
+    own_traits: ClassVar[dict[str, Any]] = {
+        "has_weights": False,
+        "one_sequence": True,
+        "layouts": (kv_cache.STATE,),
+        "refused": OF_PAIRS,
+        "refusal": "sees all tokens up to each, through sums of them, and has no weights of pairs",
+        "no_cell_reason": "it sums over tokens instead of having weights",
+        "tokens_reason": "it sums the real tokens, one after another",
+    }
+    preset_pattern: patterns.Pattern | None = patterns.Causal()
+
+    def recurrence(self, *heads: Any, **given: Any) -> Any:
+        """The output (B, T, H, V) of heads, and the state (B, G, K', V') after them.
+
+        A masked token changes nothing: `masks.clear` makes its key, or each of its gates, 0.
+
+        Args:
+            query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V), in full precision; and
+                gates, projections of the keys' tokens, (B, S, G, features).
+            mask: (B, S), True = a real token, or None.
+            causal: whether a query sees keys up to its own index only; then T = S.
+            state: before the first token, or None.
+        """
+        raise TypeError(f"{type(self).__name__} must implement `recurrence`.")
+
+    @property
+    def state_shape(self) -> tuple[int, int]:
+        """K' and V' of the state."""
+        return self.key_dim, self.value_dim
+
+    @property
+    def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of a cache's arrays, without rows, but that of the index."""
+        return {"state": (self.heads.key_value_heads, *self.state_shape)}
+
+    def _counted(self, x, layout):
+        # Masked tokens are skipped where they are.
+        return x if layout.appends or self.position is None else x._replace(positions=x.ranked())
+
+    def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
+        """The `AttentionResult` of heads, as in `Attention`.
+
+        Args:
+            state: the cache, with the next index; None without one.
+            gates: what heads have beside query, key and value.
+        """
+        mask, causal = given["key_mask"], state is not None or given["pattern"] is not None
+        if self.traits.has_weights:
+            if state is not None and given["return_weights"]:
+                raise ValueError(
+                    "A state has sums of tokens, and no weights of them. Received with a cache of "
+                    "`make_cache`: return_attention_scores"
+                )
+            if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
+                return super().attend(query, key, value, positions, training, **given)
+            as_many = known(query.shape[1]) and query.shape[1] == key.shape[1]
+            if state is None and causal and not as_many:
+                key, value, mask = _cut(query, key, value, mask)
+        query_mask = positions.query_mask if state is None else mask
+        if self.position is not None and not given["encoded"]:
+            at = positions.query, positions.key
+            at = positions.of_lengths if self.position.needs_length else at
+            query, key = self.position.encode(query, key, *at)
+        wide = shapes.accumulation_dtype(query, key, value)
+        heads = [ops.cast(x, wide) for x in (query, key, value, *gates)]
+        has_keys = _has_keys(query_mask, mask, causal)
+        mask = None if mask is None else ops.broadcast_to(mask, backend.shape(key)[:2])
+        output, after = self.recur(heads, mask, causal, state or {})
+        if has_keys is not None:
+            output = masks.clear(output, has_keys)
+            has_keys = ops.expand_dims(has_keys, 1)
+        if state is not None:
+            after = {name: ops.cast(after[name], state[name].dtype) for name in after}
+            state = {**state, **after}
+        output = self._narrowed(output, keras.backend.standardize_dtype(value.dtype))
+        return AttentionResult(output, has_keys=has_keys, state=state)
+
+    def recur(self, heads, mask, causal, cache):
+        """The output of `recurrence`, and the arrays of a cache, empty without one, after it."""
+        given = {"mask": mask, "causal": causal, "state": cache.get("state")}
+        output, state = self.recurrence(*heads, **given)
+        return output, {"state": state}
+
+    def _narrowed(self, output, dtype):
+        """Outputs of heads in the dtype of the values."""
+        return ops.cast(output, dtype)
+
+    def make_cache(
+        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
+    ) -> Cache:
+        """An empty cache, for `layer(x, cache=cache)`, as in `Attention`, of constant size.
+
+        Args:
+            batch_size: number of rows.
+            length, dtype: ignored: a row may have any number of tokens, and sums are in float32.
+
+        Returns:
+            `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
+
+        Raises:
+            ValueError: `batch_size` is a number below 0, or keys are encoded by more than
+                their own position.
+        """
+        if isinstance(batch_size, (bool, int, float)):
+            shapes.check_count("batch_size", batch_size, minimum=0)
+        if self.position is not None and not self.position.encodes_alone:
+            raise ValueError(
+                "A state sums keys that are encoded once, and later tokens would change those of "
+                f"this position. Received: a layer with position={self.position!r}"
+            )
+        wide = shapes.full_precision(self.compute_dtype)
+        arrays = {
+            name: ops.full((batch_size, *shape), NOTHING if name == "largest" else 0, wide)
+            for name, shape in self._cached_shapes.items()
+        }
+        return {**arrays, "index": ops.zeros((batch_size,), "int32")}
+
+
+def _has_keys(query_mask, key_mask, causal):
+    """Which queries have a key, (B, T) or (B, 1), or None for all."""
+    if key_mask is None or key_mask is query_mask:
+        return query_mask
+    if causal:
+        seen = ops.cumsum(ops.cast(key_mask, "int32"), axis=1) > 0
+    else:
+        seen = ops.any(key_mask, axis=1, keepdims=True)
+    return masks.both(query_mask, seen)
+
+
+def _of_pairs(positions, *, key_mask, masks, biases, segment_ids, return_weights, **others):
+    """Whether a call has arguments that need all pairs of queries and keys."""
+    padding = (positions.query_mask is not None) + (key_mask is not None)
+    pairs = segment_ids is not None or len(masks) > padding
+    return pairs or positions.given or bool(biases) or return_weights
+
+
+def _cut(query, key, value, key_mask):
+    """Keys, values and their mask (B, S) as many as queries: later ones are seen by none."""
+    length, given = backend.shape(query)[1], backend.shape(key)[1]
+    if key_mask is None:
+        key_mask = ops.ones((1, given), "bool")
+    missing = backend.most_size(length - given, 0)
+    widths = [(0, 0), (0, missing), (0, 0), (0, 0)]
+    found = ops.pad(key, widths), ops.pad(value, widths), ops.pad(key_mask, widths[:2])
+    return tuple(array[:, :length] for array in found)
+
+
+class StateHeads(EinsumHeads):
+    """Heads, and after them the gates of the keys' tokens: `layer._gates`, {"name": features}."""
+
+    def build(self, query_shape, value_shape, key_shape):
+        made = super().build(query_shape, value_shape, key_shape)
+        rank, shape = self.layer._gate_rank, key_shape
+        for name, size in self.layer._gates.items():
+            self.features[name] = key_shape[-1]
+            if rank is not None:
+                made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
+                shape = (*key_shape[:-1], rank)
+            made[name] = self._einsum(name, shape, 1, (self.key_value_heads, size))
+        return made
+
+    def split(self, x, role):
+        if role in self.layer._gates and self.layer._gate_rank is not None:
+            self.check_features(role, x)
+            heads = self.dense(role)(self.dense(f"{role}_in")(x))
+            return heads if self.axes is None else self.axes.fold(heads)
+        return super().split(x, role)
+
+    def split_all(self, query, key, value):
+        heads = super().split_all(query, key, value)
+        return [*heads, *(self.split(key, name) for name in self.layer._gates)]
+
+    def _has_bias(self, name):
+        return self.layer._gate_bias if name in self.layer._gates else super()._has_bias(name)
+
+    def join(self, result, query):
+        norm = self.layer.head_norm_layer
+        if norm is not None:
+            output = ops.cast(norm(result.output), self.layer.compute_dtype)
+            result = result.replace(output=output)
+        return super().join(result, query)
+
+
+class GatedStateAttention(StateAttention, saved=False):
+    """The base of those whose heads are normalized and gated before the output projection."""
+
+    _fixed_arguments: tuple[str, ...] = (*FIXED, "qk_norm", "clip_qkv")
+    # The rank of the projections to the gates of tokens, or None for any; whether they have biases.
+    _gate_rank: int | None = None
+    _gate_bias = False
+    # Of the gate of the output.
+    gate_activation = "silu"
+    # The tokens of a convolution of queries, keys and values; None without one.
+    conv_kernel_size: int | None = None
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        use_gate: bool = True,
+        head_norm: QkNorm = "rms",
+        **kwargs: Any,
+    ):
+        saving.check_free(type(self), kwargs)
+        super().__init__(num_heads, key_dim, value_dim, use_gate=use_gate, **kwargs)
+        self.head_norm = norms.check("head_norm", head_norm, QK_NORMS)
+        # The features of each gate of a token, by name.
+        self._gates: dict[str, int] = {}
+        self.heads = StateHeads(self)
+
+    def build(self, query_shape, value_shape=None, key_shape=None):
+        super().build(query_shape, value_shape, key_shape)
+        if self.conv_kernel_size is not None:
+            size, start = self.conv_kernel_size, short_convolution.near_identity
+            self.conv_kernels = [
+                self.add_weight((size, *shape), start, name=f"{name}_conv_kernel")
+                for name, shape in self._convolved.items()
+            ]
+        shape = (None, None, self.num_heads, self.value_dim)
+        self.head_norm_layer = norms.make(
+            self.head_norm or None, "head_norm", shape, self.dtype_policy, center=False
+        )
+        if self._norms_full_precision:
+            self.head_norm_layer.autocast = False
+        self.build_decay()
+
+    def build_decay(self):
+        """Makes weights of the decay that are no projections."""
+
+    @functools.cached_property
+    def traits(self):
+        found = super().traits
+        if self.conv_kernel_size is None:
+            return found
+        return found._replace(needs_positions=True, layouts=(kv_cache.CONVOLVED_STATE,))
+
+    def _counted(self, x, layout):
+        # A convolution reads neighbors.
+        of = StateAttention if self.conv_kernel_size is None else Attention
+        return of._counted(self, x, layout)
+
+    @property
+    def _convolved(self):
+        """Heads and features of what is convolved."""
+        heads, groups = self.num_heads, self.heads.key_value_heads
+        return {
+            "query": (heads, self.key_dim),
+            "key": (groups, self.key_dim),
+            "value": (groups, self.value_dim),
+        }
+
+    @property
+    def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
+        if self.conv_kernel_size is None:
+            return super()._cached_shapes
+        features = sum(heads * size for heads, size in self._convolved.values())
+        return {**super()._cached_shapes, "last": (self.conv_kernel_size - 1, features)}
+
+    def attend(self, query, key, value, positions, training=None, state=None, gates=(), **given):
+        if self.conv_kernel_size is not None:
+            with keras_private.uncast_variables():
+                kernels = [ops.convert_to_tensor(kernel) for kernel in self.conv_kernels]
+            (query, key, value), last = short_convolution.convolve(
+                *((query, key, value), kernels, given["key_mask"]),
+                before=None if state is None else state["last"],
+            )
+            if state is not None:
+                state = {**state, "last": ops.cast(last, state["last"].dtype)}
+        given = {**given, "training": training, "state": state, "gates": gates}
+        return super().attend(query, key, value, positions, **given)
+
+    @property
+    def _norms_full_precision(self):
+        """Whether the norm reads heads as they were summed.
+
+        Sums may be beyond float16; and of a small one, so may be the gradient of its norm.
+        """
+        return self.compute_dtype == "float16" and self.head_norm in ("rms", "layer")
+
+    def _narrowed(self, output, dtype):
+        return output if self._norms_full_precision else super()._narrowed(output, dtype)

@@ -1,0 +1,1 @@
+"""Recurrent decoders: a cell that attends, the loop over its steps, pointers."""

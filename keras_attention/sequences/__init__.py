@@ -1,0 +1,1 @@
+"""Sequences: what a call is given, read and checked once, with its masks, shapes and grids."""
