@@ -373,7 +373,9 @@ def test_a_step_of_a_decoder_with_its_cache(tmp_path):
     # The context and the step as functions of one file.
     archive = keras.export.ExportArchive()
     archive.track(step)
-    archive.add_endpoint("start", block.cache_context, [keras.InputSpec((None, None, DIM))])
+    archive.add_endpoint(
+        "start", block.cache_context, [keras.InputSpec(shape=(None, None, DIM), dtype="float32")]
+    )
     specs = {name: keras.InputSpec(shape=x.shape, dtype=x.dtype) for name, x in step.input.items()}
     archive.add_endpoint("step", step.call, [specs])
     archive.write_out(tmp_path / "both", verbose=False)

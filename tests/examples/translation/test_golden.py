@@ -44,6 +44,8 @@ def test_trained_models_of_0_1_0_load(name, folder):
         np.testing.assert_array_equal(np.concatenate(weights), answers[f"{name}/weights"])
     assert int(model.optimizer.iterations) == STEPS
 
+    # A program of one step takes longer than the step.
+    model.run_eagerly = True
     target = np.array([[7, 9, 11, 3], [8, 3, 0, 0]])
     model.train_on_batch(batch, target)
     assert int(model.optimizer.iterations) == STEPS + 1

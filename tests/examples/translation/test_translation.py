@@ -132,9 +132,9 @@ def train(*arguments, lengths=(16, 64)):
 
 @pytest.mark.slow
 def test_a_run_leaves_what_it_says(tmp_path, monkeypatch):
-    assert train("--epochs", 2, "--output", tmp_path) == 0
+    assert train("--epochs", 2, "--limit", 120, "--output", tmp_path) == 0
     said = figures(tmp_path)
-    assert said["finished"] and said["settings"]["sizes"]["train"] == 392
+    assert said["finished"] and said["settings"]["sizes"]["train"] == 120
     names = {"alignment.png", "figures.json", "model.keras", "test.txt", "tokenizer.json"}
     assert {path.name for path in tmp_path.iterdir()} == names
     translations = (tmp_path / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
