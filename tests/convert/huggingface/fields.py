@@ -147,6 +147,8 @@ class Family:
             found = model(**self.given, **caches)
         if "CLIPVision" in self.cls.__name__:
             return numpy(found.pooler_output)
+        if self.cls.__name__ == "ElectraForPreTraining":
+            return numpy(found.logits)[..., None]
         return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
     def outputs_of_ours(self, values):
