@@ -66,7 +66,7 @@ class RandomFeatures(Score):
     def __init__(self, num_features: int = 256, seed: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
         self.num_features = shapes.check_count("num_features", num_features)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.seed = shapes.check_seed("seed", seed)
 
     def features(self, size: int) -> int:
         return self.num_features

@@ -61,7 +61,7 @@ def enable_lora(
     ['lora_kernel_a', 'lora_kernel_b', 'lora_kernel_a', 'lora_kernel_b']
     """
     rank = shapes.check_count("rank", rank)
-    alpha = shapes.check_number("alpha", alpha, above=0, optional=True)
+    alpha = shapes.check_optional_positive("alpha", alpha)
     chosen = [shapes.check_choice("projections", name, PROJECTIONS) for name in projections]
     if not isinstance(model, keras.Layer):
         raise TypeError(f"`model` must be a Keras model or layer. Received: {model!r}")

@@ -316,7 +316,7 @@ class Hard(Normalization):
 
     def __init__(self, gradient: Gradient = "straight_through", temperature: float = 1.0):
         self.gradient = shapes.check_choice("gradient", gradient, GRADIENTS)
-        self.temperature = shapes.check_number("temperature", temperature, above=0)
+        self.temperature = shapes.check_positive("temperature", temperature)
 
     @property
     def has_log_probability(self) -> bool:  # type: ignore[override]

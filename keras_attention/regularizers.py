@@ -57,8 +57,8 @@ class DoublyStochastic(Regularizer):
     """
 
     def __init__(self, factor: float = 1.0, target: float | None = 1.0):
-        self.factor = shapes.check_number("factor", factor, above=0)
-        self.target = shapes.check_number("target", target, above=0, optional=True)
+        self.factor = shapes.check_positive("factor", factor)
+        self.target = shapes.check_optional_positive("target", target)
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         received = ops.sum(weights, axis=-2)
@@ -116,7 +116,7 @@ class CoverageLoss(Regularizer):
     """
 
     def __init__(self, factor: float = 1.0):
-        self.factor = shapes.check_number("factor", factor, above=0)
+        self.factor = shapes.check_positive("factor", factor)
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         before = backend.cumsum(ops.swapaxes(weights, -1, -2))
@@ -145,8 +145,8 @@ class Guided(Regularizer):
     """
 
     def __init__(self, factor: float = 1.0, width: float = 0.2):
-        self.factor = shapes.check_number("factor", factor, above=0)
-        self.width = shapes.check_number("width", width, above=0)
+        self.factor = shapes.check_positive("factor", factor)
+        self.width = shapes.check_positive("width", width)
 
     def __call__(self, weights: Tensor, mask: Tensor | None) -> Tensor:
         rows, columns = _real(weights, mask, -1), _real(weights, mask, -2)

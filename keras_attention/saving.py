@@ -360,11 +360,6 @@ class ConfigurableLayer(keras.layers.Layer):
         args, kwargs = inputs.of_call(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
-    def _keep(self, check, **arguments):
-        """Stores arguments of the constructor, each as `check(name, value)` returns it."""
-        for name, value in arguments.items():
-            setattr(self, name, check(name, value))
-
     def _keep_of(self, part, *names):
         """Stores arguments of the constructor as a part, which was given them, has checked them."""
         for name in names:

@@ -48,7 +48,7 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
     def __init__(self, dim: int, warmup_steps: int, scale: float = 1.0):
         self.dim = shapes.check_count("dim", dim)
         self.warmup_steps = shapes.check_count("warmup_steps", warmup_steps)
-        self.scale = shapes.check_number("scale", scale, above=0)
+        self.scale = shapes.check_positive("scale", scale)
 
     def __call__(self, step: int | Tensor) -> Tensor:
         step = ops.maximum(ops.cast(step, "float32"), 1.0)

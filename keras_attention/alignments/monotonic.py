@@ -58,7 +58,7 @@ class Monotonic(Alignment):
         super().__init__(**kwargs)
         self.noise = shapes.check_number("noise", noise, minimum=0)
         self.initial_bias = shapes.check_number("initial_bias", initial_bias)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.seed = shapes.check_seed("seed", seed)
         self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def check(self, attention):

@@ -107,7 +107,7 @@ class Constraints:
         self._set("sequence_bias", dict(zip(words, biases, strict=True)))
         for name in ("min_tokens", "no_repeat_ngram_size"):
             self._set(name, shapes.check_count(name, getattr(self, name), minimum=0))
-        penalty = shapes.check_number("repetition_penalty", self.repetition_penalty, above=0)
+        penalty = shapes.check_positive("repetition_penalty", self.repetition_penalty)
         self._set("repetition_penalty", penalty)
 
     def _set(self, name, value):

@@ -159,8 +159,8 @@ def sample(
     True
     """
     steps = Steps(locals())
-    shapes.check_number("temperature", temperature, above=0)
-    shapes.check_number("repetition_penalty", repetition_penalty, above=0)
+    shapes.check_positive("temperature", temperature)
+    shapes.check_positive("repetition_penalty", repetition_penalty)
     if top_k is not None:
         shapes.check_count("top_k", top_k)
     _check_share("top_p", top_p)

@@ -149,9 +149,7 @@ class Attention(BaseAttention):
         self.pattern = patterns.get(pattern)
         self.position = positions.get(position)
         self.dropout = shapes.check_rate("dropout", dropout)
-        self.logit_soft_cap = shapes.check_number(
-            "logit_soft_cap", logit_soft_cap, above=0, optional=True
-        )
+        self.logit_soft_cap = shapes.check_optional_positive("logit_soft_cap", logit_soft_cap)
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self._check_slots()

@@ -73,10 +73,10 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         **kwargs: Any,
     ):
         num_heads = shapes.check_count("num_heads", num_heads)
-        key_dim = shapes.check_count("key_dim", key_dim, optional=True)
-        value_dim = shapes.check_count("value_dim", value_dim, optional=True)
-        num_key_value_heads = shapes.check_count(
-            "num_key_value_heads", num_key_value_heads, optional=True
+        key_dim = shapes.check_optional_count("key_dim", key_dim)
+        value_dim = shapes.check_optional_count("value_dim", value_dim)
+        num_key_value_heads = shapes.check_optional_count(
+            "num_key_value_heads", num_key_value_heads
         )
         if num_key_value_heads is not None and num_heads % num_key_value_heads:
             raise ValueError(
@@ -93,9 +93,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
         # For projections, as in Keras's layer; `Layer.activity_regularizer` is for the output.
         self._activity_regularizer = keras.regularizers.get(activity_regularizer)
-        self.seed = shapes.check_integer("seed", seed, unsigned=True)
+        self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = norms.check("qk_norm", qk_norm, QK_NORMS)
-        self.clip_qkv = shapes.check_number("clip_qkv", clip_qkv, above=0, optional=True)
+        self.clip_qkv = shapes.check_optional_positive("clip_qkv", clip_qkv)
         self.heads = Heads(self) if key_dim is None else DenseHeads(self)
         # Slots with weights. On PyTorch an attribute of the class would hide them.
         self.score: Any = None

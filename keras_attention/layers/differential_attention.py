@@ -85,7 +85,7 @@ class DifferentialAttention(MultiHeadAttention):
                 f"keys. Received: value_dim={value_dim}"
             )
         self.depth = shapes.check_count("depth", depth)
-        self.norm_epsilon = shapes.check_number("norm_epsilon", norm_epsilon, above=0)
+        self.norm_epsilon = shapes.check_positive("norm_epsilon", norm_epsilon)
         self.heads = DifferentialHeads(self)
 
     @property

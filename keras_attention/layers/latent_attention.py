@@ -100,9 +100,7 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         )
         self.rope_dim = rope_dim
         self.latent_dim = shapes.check_count("latent_dim", latent_dim)
-        self.query_latent_dim = shapes.check_count(
-            "query_latent_dim", query_latent_dim, optional=True
-        )
+        self.query_latent_dim = shapes.check_optional_count("query_latent_dim", query_latent_dim)
         self.scale = shapes.check_number("scale", scale, optional=True)
         factor = (self.key_dim + rope_dim) ** -0.5 if self.scale is None else self.scale
         # The score that it replaces stays among the parts of the layer, and Keras quantizes only

@@ -247,9 +247,7 @@ class NystromAttention(LowRankAttention):
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.num_landmarks = shapes.check_count("num_landmarks", num_landmarks)
         self.num_iterations = shapes.check_count("num_iterations", num_iterations)
-        self.conv_kernel_size = shapes.check_count(
-            "conv_kernel_size", conv_kernel_size, optional=True
-        )
+        self.conv_kernel_size = shapes.check_optional_count("conv_kernel_size", conv_kernel_size)
         self.heads = NystromHeads(self)
 
     @functools.cached_property

@@ -110,7 +110,7 @@ class MultiHeadAttention(OutputProjection, Attention):
             seed=seed,
             **kwargs,
         )
-        self.sliding_window = shapes.check_count("sliding_window", sliding_window, optional=True)
+        self.sliding_window = shapes.check_optional_count("sliding_window", sliding_window)
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1

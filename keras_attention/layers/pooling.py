@@ -68,8 +68,8 @@ class AttentionPooling(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.num_queries = shapes.check_count("num_queries", num_queries, optional=True)
-        self.value_dim = shapes.check_count("value_dim", value_dim, optional=True)
+        self.num_queries = shapes.check_optional_count("num_queries", num_queries)
+        self.value_dim = shapes.check_optional_count("value_dim", value_dim)
         self.query_initializer = keras.initializers.get(query_initializer)
         options: dict[str, Any] = {"name": "attention", "dtype": self.dtype_policy}
         options |= {"dropout": dropout, "seed": seed}

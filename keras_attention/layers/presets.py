@@ -264,7 +264,7 @@ class LocalAttention(Attention):
         super().__init__(num_heads, key_dim, value_dim, score, **kwargs)
         self.window = shapes.check_count("window", window)
         self.mode = shapes.check_choice("mode", mode, get_args(Mode))
-        self.units = shapes.check_count("units", units, optional=True)
+        self.units = shapes.check_optional_count("units", units)
         self.center_initializer = keras.initializers.get(center_initializer)
         if self.mode == "monotonic":
             self.preset_pattern = patterns.SlidingWindow(self.window, self.window)
@@ -432,7 +432,7 @@ class ReinforceLoss(saving.ConfigurableLayer):
     ):
         # In half precision a reward would be rounded, and a large one infinite.
         super().__init__(autocast=False, **kwargs)
-        self.factor = shapes.check_number("factor", factor, above=0)
+        self.factor = shapes.check_positive("factor", factor)
         self.momentum = shapes.check_rate("momentum", momentum)
         self.entropy_factor = shapes.check_number("entropy_factor", entropy_factor)
 

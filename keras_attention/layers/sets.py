@@ -59,7 +59,7 @@ class LearnedQueries(saving.ConfigurableLayer):
     ):
         super().__init__(**kwargs)
         self.num_queries = shapes.check_count("num_queries", num_queries)
-        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.dim = shapes.check_optional_count("dim", dim)
         self.initializer = keras.initializers.get(initializer)
 
     def build(self, x_shape):
@@ -258,8 +258,11 @@ class SlotAttention(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self._keep(shapes.check_count, num_slots=num_slots, dim=dim, num_iterations=num_iterations)
-        self._keep(shapes.check_positive, epsilon=epsilon, layer_norm_epsilon=layer_norm_epsilon)
+        self.num_slots = shapes.check_count("num_slots", num_slots)
+        self.dim = shapes.check_count("dim", dim)
+        self.num_iterations = shapes.check_count("num_iterations", num_iterations)
+        self.epsilon = shapes.check_positive("epsilon", epsilon)
+        self.layer_norm_epsilon = shapes.check_positive("layer_norm_epsilon", layer_norm_epsilon)
         self.seed = shapes.check_seed("seed", seed)
         options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
         self._network = FeedForward(intermediate_dim, activation, name="network", **options)

@@ -207,8 +207,8 @@ class Logits(saving.ConfigurableLayer):
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
         self.tied = shapes.check_flag("tied", tied)
         self.use_bias = shapes.check_flag("use_bias", use_bias)
-        self.scale = shapes.check_number("scale", scale, above=0)
-        self.soft_cap = shapes.check_number("soft_cap", soft_cap, above=0, optional=True)
+        self.scale = shapes.check_positive("scale", scale)
+        self.soft_cap = shapes.check_optional_positive("soft_cap", soft_cap)
         self.transform = saving.check_layer("transform", transform, optional=True)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 

@@ -48,7 +48,7 @@ class ALiBi(Position):
 
     def __init__(self, max_bias: float = 8.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.max_bias = shapes.check_number("max_bias", max_bias, above=0)
+        self.max_bias = shapes.check_positive("max_bias", max_bias)
 
     def slopes(self, num_heads: int) -> np.ndarray:
         """The slope of each head, a NumPy array (H,) in float64."""
@@ -359,8 +359,8 @@ class FIRE(Position):
     ):
         super().__init__(**kwargs)
         self.units = shapes.check_count("units", units)
-        self.threshold = shapes.check_number("threshold", threshold, above=0)
-        self.scale = shapes.check_number("scale", scale, above=0)
+        self.threshold = shapes.check_positive("threshold", threshold)
+        self.scale = shapes.check_positive("scale", scale)
 
     def build(self, query_shape, key_shape):
         first = keras.initializers.Constant(self.scale)

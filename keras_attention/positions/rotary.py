@@ -116,7 +116,7 @@ class Rotary(Position):
         original_max_length = shapes.check_count(
             "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
-        beta_slow = shapes.check_number("beta_slow", beta_slow, above=0)
+        beta_slow = shapes.check_positive("beta_slow", beta_slow)
         super().__init__(**kwargs)
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.dim = dim
@@ -130,9 +130,7 @@ class Rotary(Position):
         self.original_max_length = original_max_length
         self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
         self.beta_slow = beta_slow
-        self.attention_factor = shapes.check_number(
-            "attention_factor", attention_factor, above=0, optional=True
-        )
+        self.attention_factor = shapes.check_optional_positive("attention_factor", attention_factor)
         self.truncate = shapes.check_flag("truncate", truncate)
         self.short_factors = self._factors("short_factors", short_factors)
         self.long_factors = self._factors("long_factors", long_factors)
@@ -380,8 +378,8 @@ class XPos(Rotary):
         super().__init__(**kwargs)
         # The scale of a key is relative to the queries of a call.
         self.encodes_alone = False
-        self.scale_base = shapes.check_number("scale_base", scale_base, above=0)
-        self.gamma = shapes.check_number("gamma", gamma, above=0)
+        self.scale_base = shapes.check_positive("scale_base", scale_base)
+        self.gamma = shapes.check_positive("gamma", gamma)
 
     @property
     def most_queries(self) -> int:

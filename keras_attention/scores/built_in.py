@@ -172,7 +172,7 @@ class Additive(LearnedWithBias):
         **kwargs: Any,
     ):
         super().__init__(use_bias=use_bias, **kwargs)
-        self.units = shapes.check_count("units", units, optional=True)
+        self.units = shapes.check_optional_count("units", units)
         self.normalize = shapes.check_flag("normalize", normalize)
 
     def build(self, query_shape, key_shape):
@@ -226,7 +226,7 @@ class Concat(Learned):
 
     def __init__(self, units: int | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.units = shapes.check_count("units", units, optional=True)
+        self.units = shapes.check_optional_count("units", units)
 
     def build(self, query_shape, key_shape):
         heads, self._query_size = query_shape[2:]
@@ -283,7 +283,7 @@ class KeyOnly(LearnedWithBias):
         **kwargs: Any,
     ):
         super().__init__(use_bias=use_bias, **kwargs)
-        self.units = shapes.check_count("units", units, optional=True)
+        self.units = shapes.check_optional_count("units", units)
         self.activation = keras.activations.get(activation)
 
     def build(self, query_shape, key_shape):

@@ -63,7 +63,7 @@ class RMSNorm(Scaling):
 
     def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
-        self.epsilon = shapes.check_number("epsilon", epsilon, above=0)
+        self.epsilon = shapes.check_positive("epsilon", epsilon)
         self.offset = shapes.check_number("offset", offset)
         self._start = 1.0 - self.offset
 

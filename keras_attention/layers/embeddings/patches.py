@@ -121,7 +121,8 @@ class PatchEmbedding(saving.ConfigurableLayer):
         one = patch_size if isinstance(patch_size, (tuple, list)) else (patch_size, patch_size)
         self.patch_size = shapes.check_sizes("patch_size", one, 1)
         self.dim = shapes.check_count("dim", dim)
-        self._keep(shapes.check_flag, flatten=flatten, use_bias=use_bias)
+        self.flatten = shapes.check_flag("flatten", flatten)
+        self.use_bias = shapes.check_flag("use_bias", use_bias)
         data_format = keras.config.image_data_format() if data_format is None else data_format
         formats = "channels_last", "channels_first"
         self.data_format = shapes.check_choice("data_format", data_format, formats)
@@ -228,10 +229,10 @@ class PatchMerging(saving.ConfigurableLayer):
     ):
         super().__init__(**kwargs)
         self.grid = None if grid is None else shapes.check_grid("grid", grid)
-        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.dim = shapes.check_optional_count("dim", dim)
         several = isinstance(size, (tuple, list))
         self.size: Any = (shapes.check_sizes if several else shapes.check_count)("size", size, 1)
-        self._keep(shapes.check_positive, layer_norm_epsilon=layer_norm_epsilon)
+        self.layer_norm_epsilon = shapes.check_positive("layer_norm_epsilon", layer_norm_epsilon)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, mask_shape=None):

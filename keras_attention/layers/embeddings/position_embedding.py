@@ -27,7 +27,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
-        self.dim = shapes.check_count("dim", dim, optional=True)
+        self.dim = shapes.check_optional_count("dim", dim)
         self.merge_mode = shapes.check_choice("merge_mode", merge_mode, get_args(MergeMode))
 
     def embed(self, positions: Tensor, size: int) -> Tensor:

@@ -65,7 +65,8 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self._keep(shapes.check_count, vocabulary_size=vocabulary_size, dim=dim)
+        self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.dim = shapes.check_count("dim", dim)
         self.mask_zero = shapes.check_flag("mask_zero", mask_zero)
         if embeddings_initializer is None:
             embeddings_initializer = keras.initializers.RandomNormal(stddev=self.dim**-0.5)

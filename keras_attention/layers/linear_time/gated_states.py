@@ -164,10 +164,8 @@ class GatedLinearAttention(GatedStateAttention):
         self.conv_kernel_size = shapes.check_count(
             "conv_kernel_size", conv_kernel_size, 2, optional=True
         )
-        self.decay_rank = shapes.check_count("decay_rank", decay_rank, optional=True)
-        self.decay_temperature = shapes.check_number(
-            "decay_temperature", decay_temperature, above=0
-        )
+        self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
+        self.decay_temperature = shapes.check_positive("decay_temperature", decay_temperature)
         self.gates, self.gate_rank = {"decay": self.key_dim}, self.decay_rank
 
     def prepared(self, query, key, value, decay):

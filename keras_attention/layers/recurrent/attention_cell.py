@@ -106,8 +106,11 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         super().__init__(autocast=False, **kwargs)
         self.mode = shapes.check_choice("mode", mode, get_args(Mode))
         self.attention_dim = shapes.check_optional_count("attention_dim", attention_dim)
-        self._keep(shapes.check_flag, input_feeding=input_feeding, output_context=output_context)
-        self._keep(shapes.check_flag, return_attention_scores=return_attention_scores)
+        self.input_feeding = shapes.check_flag("input_feeding", input_feeding)
+        self.output_context = shapes.check_flag("output_context", output_context)
+        self.return_attention_scores = shapes.check_flag(
+            "return_attention_scores", return_attention_scores
+        )
         if attention_dim is not None and output_context:
             raise ValueError(
                 "`output_context` is for outputs h_t, and with `attention_dim` the output is "
