@@ -16,8 +16,7 @@ import keras_attention as ka
 from keras_attention import patterns
 from tests.arrays import numpy, random
 from tests.compiled import compiled
-from tests.conformance import alone, outputs_of
-from tests.layers.conformance_cases import CASES
+from tests.conformance import CASES, alone, outputs_of
 from tests.transforms import BACKEND, Problem, check, close
 
 # On TensorFlow, an export takes seconds for each layer.

@@ -8,8 +8,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import normalizations, patterns, positions, scores
-from tests import inside
 from tests.compiled import compiled
+from tests.layers.test_conformance import OwnLayer
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.skipif(keras.config.backend() != "jax", reason="JAX's dimensions")
@@ -73,7 +73,7 @@ def test_an_exported_model(tmp_path):
     tf = pytest.importorskip("tensorflow")
     tokens = keras.Input((None,), dtype="int32")
     x = ka.ScaledEmbedding(20, 8, mask_zero=True)(tokens)
-    own = inside.OwnLayer(ka.TransformerBlock(16, 2, causal=True))
+    own = OwnLayer(ka.TransformerBlock(16, 2, causal=True))
     own.supports_masking = True
     x = own(x)
     model = keras.Model(tokens, ka.AttentionPooling()(ka.LocalSelfAttention(2, 4, neighbors=1)(x)))
