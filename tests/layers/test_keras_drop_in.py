@@ -193,7 +193,10 @@ def test_weights_outputs_and_scores_are_those_of_keras(case):
         found = (of(*inputs, return_attention_scores=True, **call) for of in (theirs, ours))
         return *found, ours(*inputs, **call)
 
-    (expected, expected_scores), (output, scores), alone = compiled(both, *inputs)
+    # Numbers as a mask are checked by their values, which a program does not know.
+    numbers = np.asarray(call.get("attention_mask", True)).dtype != bool
+    found = both(*inputs) if numbers else compiled(both, *inputs)
+    (expected, expected_scores), (output, scores), alone = found
     assert output.shape == expected.shape and scores.shape == expected_scores.shape
     close(output, expected)
     close(scores, expected_scores)
