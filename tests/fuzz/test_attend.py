@@ -73,6 +73,8 @@ def in_a_graph(problem, function, tensors, axes):
 
 def check(problem):
     p, random = problem, Random(problem.seed)
+    # The definition has a score for each place, the layer for each position.
+    hypothesis.assume(p.score != "location" or p.key_positions is None)
     heads, groups = p.heads
     arrays = {
         "query": ("BTHK", p.size * random.normal(*p.sizes("BTHK"))),
