@@ -17,11 +17,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten
 
-# Operators that copy their first argument: of use only where somebody writes to the copy.
-COPIES = {aten.clone.default, aten.lift_fresh_copy.default}
-# Operators that write into a copy of their first argument, and those that write into itself.
-IN_PLACE = {aten.index_put.default: aten.index_put_.default}
-
 
 class Graphs(typing.NamedTuple):
     """A step as two graphs.
@@ -43,23 +38,22 @@ def record(function, arrays):
 
 
 def optimized(module, arrays, carried):
-    """The `Graphs` of a step of `arrays`, of which `carried` change; None if it has effects."""
+    """The `Graphs` of a step of `arrays`, of which `carried` change; it stays if it has effects."""
+    plain = Graphs(lambda *constants: constants, module, frozenset())
     try:
         module = record(torch.func.functionalize(module), arrays)
     except RuntimeError:
-        return None
+        return plain
     graph = module.graph
     if not all(map(_is_expression, graph.nodes)):
-        return None
+        return plain
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    _remove_copies(module)
-    _remove_repetitions(graph)
+    _remove_repetitions(module)
     graph.eliminate_dead_code()
-    constant = _constants(graph, set(inputs[:carried]))
-    before, step = _split(module, graph, inputs, carried, constant)
-    written = _write_in_place(step.graph, carried)
-    step.recompile()
-    return Graphs(before, step, written)
+    before = _split(graph, _constants(graph, set(inputs[:carried])))
+    written = _write_in_place(graph, carried)
+    module.recompile()
+    return Graphs(fx.GraphModule(module, before), module, written)
 
 
 def _is_expression(node):
@@ -77,38 +71,30 @@ def _is_repeatable(node):
     return node.target is operator.getitem or random not in node.target.tags
 
 
-def _remove_copies(module):
-    """Reads what is copied itself, if the copy is laid out the same way."""
-    literals = {}
+def _remove_repetitions(module):
+    """Computes an expression once, and reads what is copied itself: nobody writes to the copy."""
+    first = {}
     for node in list(module.graph.nodes):
-        if node.target not in COPIES:
-            continue
-        copied = node.args[0]
+        key, known = None, node
         if node.target is aten.lift_fresh_copy.default:
             # A constant in the code of the step. Equal numbers become one node.
-            tensor = getattr(module, copied.target)
-            if tensor.ndim == 0:
-                key = repr((tensor.dtype, tensor.device, tensor.item()))
-                copied = literals.setdefault(key, copied)
-        elif copied.meta["val"].stride() != node.meta["val"].stride():
-            continue
-        node.replace_all_uses_with(copied)
-        module.graph.erase_node(node)
-
-
-def _remove_repetitions(graph):
-    first = {}
-    for node in list(graph.nodes):
-        if node.op == "get_attr":
+            known, tensor = node.args[0], getattr(module, node.args[0].target)
+            key = None if tensor.ndim else (tensor.dtype, tensor.device, tensor.item())
+        elif node.target is aten.clone.default and _strides(node.args[0]) == _strides(node):
+            known = node.args[0]
+        elif node.op == "get_attr":
             key = node.target
         elif node.op == "call_function" and _is_repeatable(node):
-            key = repr((node.target, node.args, node.kwargs))
-        else:
-            continue
-        known = first.setdefault(key, node)
+            key = node.target, node.args, node.kwargs
+        if key is not None:
+            known = first.setdefault(repr(key), known)
         if known is not node:
             node.replace_all_uses_with(known)
-            graph.erase_node(node)
+            module.graph.erase_node(node)
+
+
+def _strides(node):
+    return node.meta["val"].stride()
 
 
 def _constants(graph, carried):
@@ -123,26 +109,22 @@ def _constants(graph, carried):
     return found
 
 
-def _split(module, graph, inputs, carried, constant):
-    """The graph of the constant nodes, and that of the others."""
-    needed = [
-        node for node in graph.nodes if node in constant and not constant.issuperset(node.users)
-    ]
-    before, step = fx.Graph(), fx.Graph()
-    copies = {node: before.placeholder(node.name) for node in inputs[carried:]}
-    for node in graph.nodes:
-        if node in constant and node.op != "placeholder":
-            copies[node] = before.node_copy(node, copies.__getitem__)
+def _split(graph, constant):
+    """Moves constant nodes out of a graph, which gets their values, into another."""
+    nodes, before, copies = list(graph.nodes), fx.Graph(), {}
+    moved = [node for node in nodes if node in constant]
+    needed = [node for node in moved if not constant.issuperset(node.users)]
+    for node in moved:
+        copies[node] = before.node_copy(node, copies.__getitem__)
     before.output([copies[node] for node in needed])
-
-    copies = {}
-    for node in (*inputs[:carried], *needed):
-        copies[node] = step.placeholder(node.name)
-        copies[node].meta = node.meta
-    for node in graph.nodes:
-        if node not in constant and node.op != "placeholder":
-            copies[node] = step.node_copy(node, copies.__getitem__)
-    return fx.GraphModule(module, before), fx.GraphModule(module, step)
+    with graph.inserting_before(next(node for node in nodes if node.op != "placeholder")):
+        for node in needed:
+            given = graph.placeholder(node.name)
+            given.meta = node.meta
+            node.replace_all_uses_with(given)
+    for node in reversed(moved):
+        graph.erase_node(node)
+    return before
 
 
 def _write_in_place(graph, carried):
@@ -164,8 +146,7 @@ def _write_in_place(graph, carried):
 
     written = set()
     for node in nodes:
-        target = IN_PLACE.get(node.target)
-        if target is None or roots[node.args[0]] not in inputs[:carried]:
+        if node.target is not aten.index_put.default or roots[node.args[0]] not in inputs[:carried]:
             continue
         index = inputs.index(roots[node.args[0]])
         # Neither a later node, nor the output, nor this one may need the former elements.
@@ -177,7 +158,7 @@ def _write_in_place(graph, carried):
         # Expanded elements have one place for several.
         dense = node.args[0].meta["val"].is_contiguous()
         if is_own(index) and unread and dense:
-            node.target = target
+            node.target = aten.index_put_.default
             written.add(index)
     return frozenset(written)
 

@@ -5,6 +5,7 @@ operators. `torch.compile` of Keras's layers would break at every one of them, s
 recorded instead, on tensors without values (`make_fx`), and replayed.
 """
 
+import itertools
 import operator
 import os
 import threading
@@ -19,8 +20,15 @@ from keras_attention.backend import torch_graphs
 
 _FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (keras, torch))
 
-# The call of a `Program` that runs in this thread, and whether it records a step.
-_running = threading.local()
+
+class _Running(threading.local):
+    """In this thread: the call of a `Program` that runs, and whether it records a step."""
+
+    call: tuple[typing.Any, ...] | None = None
+    recording = False
+
+
+_running = _Running()
 # PyTorch records by replacing functions of its own, for all threads.
 _one_at_a_time = threading.RLock()
 
@@ -33,8 +41,8 @@ class Program:
         self.steps = {}
 
     def __call__(self, *arrays):
-        outer = getattr(_running, "call", None)
-        _running.call = _Call(self, _kinds(arrays))
+        outer = _running.call
+        _running.call = self, _kinds(arrays), itertools.count()
         try:
             with torch.no_grad():
                 return self.function(*arrays)
@@ -42,72 +50,51 @@ class Program:
             _running.call = outer
 
 
-def while_loop(cond, body, carry, constants):
-    """`backend.while_loop`."""
-    call = getattr(_running, "call", None)
-    if call is None:
-        return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
-    return call.loop(cond, body, carry, constants)
-
-
 def recording():
     """Whether the code runs on tensors without values, to be recorded."""
-    return getattr(_running, "recording", False)
+    return _running.recording
 
 
-class _Call:
-    def __init__(self, program, kinds):
-        self.program, self.kinds, self.loops = program, kinds, 0
-
-    def loop(self, cond, body, carry, constants):
-        """`keras.ops.while_loop`, by the graph of a step that this or an earlier call recorded."""
-        carry = tuple(carry)
-        key = (self.kinds, self.loops, body.__code__, _kinds((carry, constants)))
-        self.loops += 1
-        step = self.program.steps.get(key)
-        if step is None or not step.is_for(self.program.layer):
-            if not cond(*carry):
-                return carry
-            # Once as it is: what is wrong in the user's step raises here, and not in a recording.
-            carry = tuple(body(constants, *carry))
-            with _one_at_a_time:
-                step = _recorded(body, carry, constants, self.program.layer)
-            if step is None:
-                while cond(*carry):
-                    carry = tuple(body(constants, *carry))
-                return carry
-            if step.repeatable:
-                self.program.steps[key] = step
-        arrays, fixed = _arrays(carry), _arrays(constants)
-        graph, needed = step.prepared(arrays, fixed)
-        while cond(*_like(carry, arrays)):
-            arrays = graph(*arrays, *needed)
-        return _like(carry, arrays)
+def while_loop(cond, body, carry, constants):
+    """`backend.while_loop`, by the graph of a step that this or an earlier call recorded."""
+    if _running.call is None:
+        return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
+    (program, kinds, loops), carry = _running.call, tuple(carry)
+    key = (kinds, next(loops), body.__code__, _kinds((carry, constants)))
+    step = program.steps.get(key)
+    if step is None or not _are_same(step.variables, _variables(program.layer)):
+        if not cond(*carry):
+            return carry
+        # Once as it is: what is wrong in the user's step raises here, and not in a recording.
+        carry = tuple(body(constants, *carry))
+        with _one_at_a_time:
+            step = _recorded(body, carry, constants, program.layer)
+        if step is None:
+            while cond(*carry):
+                carry = tuple(body(constants, *carry))
+            return carry
+        if step.repeatable:
+            program.steps[key] = step
+    arrays, graphs = _arrays(carry), step.graphs
+    for index in graphs.written:
+        arrays[index] = arrays[index].clone()
+    needed = graphs.before(*_arrays(constants))
+    while cond(*_like(carry, arrays)):
+        arrays = graphs.step(*arrays, *needed)
+    return _like(carry, arrays)
 
 
 class _Step(typing.NamedTuple):
-    """The graph of a step of a layer, and the tensors that were the layer's variables.
+    """The graphs of a step of a layer, and the tensors that were the layer's variables."""
 
-    `graphs` are two graphs in place of `graph`, or None.
-    """
-
-    graph: torch.fx.GraphModule
-    graphs: torch_graphs.Graphs | None
+    graphs: torch_graphs.Graphs
     variables: list
     repeatable: bool
 
-    def prepared(self, carried, constants):
-        """The graph of a loop that starts with these arrays, and its arguments beside them."""
-        if self.graphs is None:
-            return self.graph, constants
-        for index in self.graphs.written:
-            carried[index] = carried[index].clone()
-        return self.graphs.step, self.graphs.before(*constants)
 
-    def is_for(self, layer):
-        """Whether the layer has these variables still: quantization, for one, replaces them."""
-        now = _variables(layer)
-        return len(now) == len(self.variables) and all(map(operator.is_, now, self.variables))
+def _are_same(first, second):
+    """Whether two lists are of the same tensors: quantization, for one, replaces variables."""
+    return len(first) == len(second) and all(map(operator.is_, first, second))
 
 
 def _recorded(body, carry, constants, layer):
@@ -117,7 +104,7 @@ def _recorded(body, carry, constants, layer):
         carried, fixed = _like((carry, constants), arrays)
         return _arrays(body(fixed, *carried))
 
-    outer = _running.call, recording()
+    outer = _running.call, _running.recording
     _running.call, _running.recording = None, True
     try:
         # Arrays of its own, of which only sizes matter: one that is passed twice by chance would be
@@ -142,7 +129,7 @@ def _recorded(body, carry, constants, layer):
             copied = torch.ops.aten.lift_fresh_copy.default
             repeatable = repeatable and all(user.target is copied for user in node.users)
     graphs = torch_graphs.optimized(graph, arrays, len(_arrays(carry)))
-    return _Step(graph, graphs, variables, repeatable)
+    return _Step(graphs, variables, repeatable)
 
 
 def _cause(error):
