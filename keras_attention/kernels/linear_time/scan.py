@@ -35,16 +35,23 @@ def largest_so_far(arrays, start):
     count = backend.shape(arrays)[0]
     if known(count) and count == 1:
         return start[None]
+    before, _ = _loop(count, start, lambda n, largest: backend.maximum(largest, arrays[n]))
+    return ops.stop_gradient(before)
 
-    def step(i, carry):
-        largest, before = carry
-        before = backend.write_buffer(before, i, largest)
-        return backend.maximum(largest, arrays[i]), before
 
-    dtype = keras.backend.standardize_dtype(start.dtype)
-    buffer = backend.make_buffer(count, backend.shape(start), dtype, zeros=False)
-    _, before = backend.fori_loop(0, count, step, (start, buffer))
-    return ops.stop_gradient(backend.stack_buffer(before))
+def _loop(count, state, step, reverse=False):
+    """The states before each `state = step(n, state)`, (N, …), and the last."""
+
+    def one(i, carry):
+        state, before = carry
+        n = count - 1 - i if reverse else i
+        before = backend.write_buffer(before, n, state)
+        return step(n, state), before
+
+    dtype = keras.backend.standardize_dtype(state.dtype)
+    buffer = backend.make_buffer(count, backend.shape(state), dtype, zeros=False)
+    last, before = backend.fori_loop(0, count, one, (state, buffer))
+    return backend.stack_buffer(before), last
 
 
 def _times(factor, state, matrices, transposed=False):
@@ -60,19 +67,11 @@ def _scan(arrays, matrices, reverse):
 
     def make(constants):
         def forward(updates, start, factors=None):
-            count = backend.shape(updates)[0]
-
-            def step(i, carry):
-                state, before = carry
-                n = count - 1 - i if reverse else i
-                before = backend.write_buffer(before, n, state)
+            def step(n, state):
                 factor = None if factors is None else factors[n]
-                return _times(factor, state, matrices, reverse) + updates[n], before
+                return _times(factor, state, matrices, reverse) + updates[n]
 
-            dtype = keras.backend.standardize_dtype(start.dtype)
-            buffer = backend.make_buffer(count, backend.shape(start), dtype, zeros=False)
-            last, before = backend.fori_loop(0, count, step, (start, buffer))
-            return (backend.stack_buffer(before), last), ()
+            return _loop(backend.shape(updates)[0], start, step, reverse), ()
 
         def backward(arrays, outputs, saved, upstream):
             _, _, *factors = arrays
