@@ -210,7 +210,7 @@ class Torch(Backend):
         # and a masked score has one. At the bound it is a little less than what is subtracted.
         low = math.ceil(math.log(torch.finfo(array.dtype).tiny))
         least = math.exp(low) * (1 + 1e-5)
-        if self.needs_gradient(array) or _tracing() or _transforming():
+        if _is_kept(array):
             return torch.relu(torch.exp(torch.clamp(array, low, highest)) - least)
         return array.clamp_(low, highest).exp_().sub_(least).relu_()
 
@@ -263,10 +263,7 @@ class Torch(Backend):
         return torch.where(mask, array, 0)
 
     def multiply_fresh(self, array, factor):
-        differentiated = self.needs_gradient(array) or self.needs_gradient(factor)
-        if differentiated or _tracing() or _transforming():
-            return array * factor
-        return array.mul_(factor)
+        return array * factor if _is_kept(array, factor) else array.mul_(factor)
 
     def multiply_no_nan(self, array, factor):
         product = array * factor
@@ -452,9 +449,9 @@ def _with_gradient(forward, backward, *arrays):
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
 
 
-def _is_kept():
-    """Whether a new array must not be written again."""
-    return torch.compiler.is_compiling() or _transforming()
+def _is_kept(*arrays):
+    """Whether arrays must not be written again, since something records them."""
+    return _tracing() or _transforming() or any(map(backend.needs_gradient, arrays))
 
 
 def _product(array, factor, given=None):
