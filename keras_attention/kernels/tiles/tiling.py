@@ -131,11 +131,10 @@ class Tiling:
             whole = {"b": self.batch, "h": heads, "t": self.queries, "s": self.keys}
             sizes = zip(array.shape, axes, strict=True)
             array = ops.broadcast_to(array, [whole[x] if n is None else n for n, x in sizes])
+        pads = {"t": (self.queries, self.plan.queries), "s": (self.keys, self.plan.keys)}
         for axis, letter in enumerate(axes):
-            if letter == "t" and array.shape[axis] != 1:
-                array = self._pad(array, axis, self.queries, self.plan.queries)
-            if letter == "s" and array.shape[axis] != 1:
-                array = self._pad(array, axis, self.keys, self.plan.keys)
+            if letter in pads and array.shape[axis] != 1:
+                array = self._pad(array, axis, *pads[letter])
         return array
 
     def _pad(self, array, axis, length, size):
