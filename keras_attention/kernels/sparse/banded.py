@@ -12,7 +12,6 @@ import typing
 import keras
 from keras import ops
 
-from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, fused
 from keras_attention.kernels.sparse import folding, grouped, merge
 from keras_attention.kernels.tiles import strategies
@@ -204,18 +203,16 @@ def _views(array, axis, count, views, reach):
     shape = list(ops.shape(array))
     before, size, after = shape[:axis], shape[axis] // (count + views - 1), shape[axis + 1 :]
 
-    def forward(array):
+    def seen(array):
         array = ops.reshape(array, (*before, count + views - 1, size, *after))
         parts = [cut(array, axis, view, count) for view in range(views)]
         last = reach - (views - 1) * size
         parts[-1] = cut(parts[-1], axis + 1, 0, last)
         found = ops.concatenate(parts, axis=axis + 1)
-        return (ops.reshape(found, (*before, count * reach, *after)),), ()
+        return ops.reshape(found, (*before, count * reach, *after))
 
-    def backward(arrays, outputs, saved, upstream):
-        found = ops.reshape(upstream[0], (*before, count, reach, *after))
-        # A sum, rounded once.
-        found, total = ops.cast(found, shapes.accumulation_dtype(found)), None
+    def summed(upstream):
+        found, total = ops.reshape(upstream, (*before, count, reach, *after)), None
         for view in range(views):
             part = cut(found, axis + 1, view * size, size)
             widths = [(0, 0)] * (len(shape) + 1)
@@ -223,9 +220,6 @@ def _views(array, axis, count, views, reach):
             widths[axis + 1] = (0, size - min(size, reach - view * size))
             part = ops.pad(part, widths)
             total = part if total is None else total + part
-        return (ops.cast(ops.reshape(total, shape), array.dtype),)
+        return ops.reshape(total, shape)
 
-    if "float" not in keras.backend.standardize_dtype(array.dtype):
-        return forward(array)[0][0]
-    # TensorFlow's own gradient of a slice is slow.
-    return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
+    return folding.linear(seen, summed, array)

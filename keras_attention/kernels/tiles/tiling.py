@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
-from keras_attention.kernels.tiles import plans
+from keras_attention.kernels.tiles import strategies
 from keras_attention.sequences import masks
 from keras_attention.sequences.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions, mapped, padded
@@ -41,7 +41,7 @@ class Tiling:
         self.spec, self.strategy, self.plan = spec, strategy, plan
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
         queries, keys = sizes.queries, sizes.keys
-        self.masks_keys_apart = plans.masks_apart(strategy, spec)
+        self.masks_keys_apart = strategies.masks_apart(strategy, spec)
         self.pads_keys = not multiple(keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
