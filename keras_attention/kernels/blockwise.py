@@ -55,15 +55,9 @@ def in_words(spec, query, key, value):
         return f"one tile, {by}, whose weights are stored for the gradient"
     counts = plan.chunks, plan.query_blocks, plan.key_blocks
     several = f"{counts[0] * counts[1] * counts[2]} tiles" if known(*counts) else "tiles"
-    each = ", ".join(
-        f"{size if known(size) else 'some'} {what}"
-        for size, what in (
-            (plan.batch, "sequences"),
-            (plan.heads, "heads"),
-            (plan.queries, "queries"),
-            (plan.keys, "keys"),
-        )
-    )
+    sizes = plan.batch, plan.heads, plan.queries, plan.keys
+    named = zip(sizes, ("sequences", "heads", "queries", "keys"), strict=True)
+    each = ", ".join(f"{size if known(size) else 'some'} {what}" for size, what in named)
     return f"{several} of {each}, {by}, whose weights the gradient computes again"
 
 

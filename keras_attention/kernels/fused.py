@@ -228,7 +228,7 @@ def _by_tiles(spec, query, key, value, *_):
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
-    for given, why in (
+    reasons = (
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
@@ -236,10 +236,8 @@ def _reason_by_lengths(spec, query, key, value):
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
-    ):
-        if given:
-            return why
-    return None
+    )
+    return next((why for given, why in reasons if given), None)
 
 
 def _by_lengths(spec, query, key, value):

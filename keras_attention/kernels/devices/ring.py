@@ -227,12 +227,8 @@ class _Ring:
     def _positions(self, q, k):
         if self.by_distance:
             return Positions.of(q.size, k.size, offset=q.position - k.position)
-        return Positions.of(
-            q.size,
-            k.size,
-            q.position + ops.arange(q.size, dtype="int32"),
-            k.position + ops.arange(k.size, dtype="int32"),
-        )
+        both = (chunk.position + ops.arange(chunk.size, dtype="int32") for chunk in (q, k))
+        return Positions.of(q.size, k.size, *both)
 
     def _over_pairs(self, n, body, carry):
         """`carry = body((q, k, visible), carry)` for the pairs of chunks of a device in step n."""
