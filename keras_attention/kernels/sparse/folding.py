@@ -140,10 +140,7 @@ class Take:
 
     def __call__(self, array, axis):
         """(…, length, …) as (…, N · n, …)."""
-
-        def taken(array):
-            return _take(array, self.index.ravel(), axis)
-
+        taken = functools.partial(_take, index=self.index.ravel(), axis=axis)
         return linear(taken, functools.partial(self._gradient, axis=axis), array)
 
     def _gradient(self, upstream, axis):
