@@ -150,7 +150,9 @@ class Tiling:
 
     def visible(self, chunk, row):
         """The `Tile` of a block of queries and the keys that they can see, in one block of all."""
-        if self.span is None or self.plan.single:
+        # Blocks and normalizations are computed in programs of XLA too, which have no such sizes.
+        varies = self.strategy.whole_rows and self.spec.normalization is None
+        if not varies or self.span is None or self.plan.single:
             return self.tile(chunk, row, 0)
         keys, step = self.plan.keys, self.strategy.step
         # Not by the quotient of a negative number: ONNX's converter truncates it.
@@ -159,9 +161,6 @@ class Tiling:
         first = least(first * step, keys - 1)
         last = least(most(last * step, first + 1), keys)
         return Tile(chunk, row, 0, first, last - first)
-
-    def _is_whole(self, tile):
-        return tile.keys is self.plan.keys
 
     def _first_key(self, tile):
         """The index of the tile's first key in the sequence."""
@@ -178,13 +177,13 @@ class Tiling:
         plan = self.plan
         columns = backend.dynamic_slice(columns, 0, tile.chunk * plan.key_blocks + tile.column, 1)
         columns = ops.reshape(columns, (plan.batch, plan.groups, plan.keys, columns.shape[-1]))
-        if self._is_whole(tile):
+        if tile.keys is plan.keys:
             return columns
         return backend.dynamic_slice(columns, 2, tile.first, tile.keys)
 
     def uncut(self, array, tile, axis):
         """An array of a tile's keys, with zeros for the other keys of the block."""
-        if self._is_whole(tile):
+        if tile.keys is self.plan.keys:
             return array
         return padded(array, axis, tile.first, self.plan.keys - tile.first - tile.keys)
 
@@ -260,7 +259,7 @@ class Tiling:
         It starts from `first` if there is known to be one, otherwise from `zeros()`.
         """
         if known(self.plan.key_blocks) and self.plan.key_blocks == 1:
-            return body(self.tile(chunk, row, 0), first)
+            return body(self.visible(chunk, row), first)
         first, last = 0, self.plan.key_blocks
         if self.span is not None:
             first, last = self._reach(row, self.plan.keys, last)
