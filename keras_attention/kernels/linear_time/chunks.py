@@ -83,21 +83,19 @@ class Chunks:
         return ops.reshape(ops.transpose(array, (1, 0, 4, 2, 3, 5)), whole)[:, : self.length]
 
 
-def states(factors, updates, start, matrices=False):
+def states(factors, updates, start):
     """The states before each chunk, (N, B, G, K, V), and the last, (B, G, K, V).
 
     Args:
         factors: F, (N, B, G, K or 1, 1), elements that multiply; matrices (N, B, G, K, K); or None.
         updates: U, (N, B, G, K, V).
         start: S_0, (B, G, K, V).
-        matrices: whether factors are matrices.
     """
     count = backend.shape(updates)[0]
     if known(count) and count == 1:
         factor = None if factors is None else factors[0]
-        return start[None], _times(factor, start, matrices) + updates[0]
-    arrays = [updates, start] if factors is None else [updates, start, factors]
-    return _scan(arrays, matrices, reverse=False)
+        return start[None], _times(factor, start) + updates[0]
+    return _scan([updates, start] if factors is None else [updates, start, factors])
 
 
 def largest_so_far(arrays, start):
@@ -125,38 +123,37 @@ def _loop(count, state, step, reverse=False):
     return backend.stack_buffer(before), last
 
 
-def _times(factor, state, matrices, transposed=False):
+def _times(factor, state, transposed=False):
     if factor is None:
         return state
-    if matrices:
-        return backend.matmul(factor, state, transpose_first=transposed)
-    return factor * state
+    if factor.shape[-1] == 1:
+        return factor * state
+    return backend.matmul(factor, state, transpose_first=transposed)
 
 
-def _scan(arrays, matrices, reverse):
+def _scan(arrays, reverse=False):
     """`states`, whose order and matrices are the other way around with `reverse`."""
 
     def make(constants):
         def forward(updates, start, factors=None):
             def step(n, state):
                 factor = None if factors is None else factors[n]
-                return _times(factor, state, matrices, reverse) + updates[n]
+                return _times(factor, state, reverse) + updates[n]
 
             return _loop(backend.shape(updates)[0], start, step, reverse), ()
 
         def backward(arrays, outputs, saved, upstream):
             _, _, *factors = arrays
-            of_updates, of_start = _scan([*upstream, *factors], matrices, not reverse)
-            found = [of_updates, of_start]
-            if factors and matrices:
+            of_updates, of_start = _scan([*upstream, *factors], not reverse)
+            if not factors:
+                return of_updates, of_start
+            if factors[0].shape[-1] != 1:
                 pair = (outputs[0], of_updates) if reverse else (of_updates, outputs[0])
-                found.append(backend.matmul(*pair, transpose_second=True))
-            elif factors:
-                products = ops.sum(of_updates * outputs[0], axis=-1, keepdims=True)
-                if factors[0].shape[-2] == 1:
-                    products = ops.sum(products, axis=-2, keepdims=True)
-                found.append(products)
-            return tuple(found)
+                return of_updates, of_start, backend.matmul(*pair, transpose_second=True)
+            products = ops.sum(of_updates * outputs[0], axis=-1, keepdims=True)
+            if factors[0].shape[-2] == 1:
+                products = ops.sum(products, axis=-2, keepdims=True)
+            return of_updates, of_start, products
 
         return forward, backward
 

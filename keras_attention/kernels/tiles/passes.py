@@ -85,8 +85,7 @@ class Passes:
             o, lse = self._finished(*found, saved)
             return (o * self.grown if self.spec.dropout else o, lse), carry
 
-        sizes = (size, 1)
-        outputs, _ = tiles.over_rows(row, sizes, self.wide)
+        outputs, _ = tiles.over_rows(row, (size, 1), self.wide)
         return tuple(outputs), tuple(saved)
 
     def backward(self, flat, outputs, saved, upstream):
@@ -105,7 +104,7 @@ class Passes:
         columns = {"k": self._factor(x["key"]), "v": self._factor(x["value"])}
         rows["scored_q"], columns["scored_k"] = self._scored(x)
         more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
-        rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
+        rows, columns = rows | more_rows, columns | more_columns
         total = sums.Sums(tiles, self.wide, x, arrays)
 
         def row(chunk, i, found):
@@ -133,8 +132,8 @@ class Passes:
             dq, found = tiles.over_columns(chunk, i, column, *start)
             return (dq,), found
 
-        sizes = (x["query"].shape[-1],)
-        (of_query,), found = tiles.over_rows(row, sizes, self.wide, total.zeros())
+        size = x["query"].shape[-1]
+        (of_query,), found = tiles.over_rows(row, (size,), self.wide, total.zeros())
         found = {"query": of_query, **total.together(found)}
         return [
             ops.cast(gradient, array.dtype)
