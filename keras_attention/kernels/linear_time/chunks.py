@@ -9,7 +9,7 @@ import keras
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.sequences.sizes import known
+from keras_attention.sequences.sizes import known, most
 from keras_attention.spec import padded
 
 
@@ -28,8 +28,7 @@ class Chunks:
         if known(self.length):
             self.size = max(1, min(size, self.length))
         # At least one chunk, of no token.
-        count = (self.length + self.size - 1) // self.size
-        self.count = max(1, count) if known(count) else backend.most_size(count, 1)
+        self.count = most((self.length + self.size - 1) // self.size, 1)
         self.alone = known(self.count) and self.count == 1
 
     def of_keys(self, array):
