@@ -122,8 +122,9 @@ class Passes:
                     p, mask = saved[0], saved[-1] if self.spec.dropout else None
                     p = ops.cast(p, self.wide) if self.scale else p
                 else:
-                    s = self._scores(spec, t["scored_q"], t["scored_k"])
-                    p = self._factor(self._weights(s, t["lse"]))
+                    # No name keeps the scores of the tile in memory.
+                    p = self._weights(self._scores(spec, t["scored_q"], t["scored_k"]), t["lse"])
+                    p = self._factor(p)
                     mask = self._dropout_mask(p, tile)
                 more, new = self._gradients(tile, own, p, mask, t)
                 return more if dq is None else dq + more, total.add(found, tile, new)
