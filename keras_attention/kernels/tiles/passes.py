@@ -306,10 +306,8 @@ class Blocks(Passes):
         return saved[1][None] if saved else None
 
 
-class Elementwise(Blocks):
+class Elementwise(Passes):
     """Weights that depend on their own scores alone. In place of lse is the largest score."""
-
-    _summed, _share, _finished = Passes._summed, Passes._share, Passes._finished
 
     def _updated(self, state, s, spec, v, tile, saved):
         p = ops.cast(self._weights(s, None), v.dtype)
