@@ -150,7 +150,7 @@ class Tiling:
 
     def visible(self, chunk, row):
         """The `Tile` of a block of queries and the keys that they can see, in one block of all."""
-        # Blocks and normalizations are computed in programs of XLA too, which have no such sizes.
+        # Programs of XLA have no sizes that vary; they never run the softmax of whole rows.
         varies = self.strategy.whole_rows and self.spec.normalization is None
         if not varies or self.span is None or self.plan.single:
             return self.tile(chunk, row, 0)
