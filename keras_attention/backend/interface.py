@@ -52,10 +52,6 @@ class Backend(typing.Protocol):
         """The larger of two sizes, or of two indices, that are not both integers."""
         return ops.maximum(first, second)
 
-    def same_size(self, first: Size, second: Size) -> bool:
-        """Whether two sizes, not both integers, are known to be equal wherever a program runs."""
-        return first is second
-
     def is_symbolic_size(self, size: Size | None) -> bool:
         """Whether a size is a symbolic dimension of JAX: no integer, and no array either."""
         return False

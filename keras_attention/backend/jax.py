@@ -6,6 +6,7 @@ exported for all lengths. There they are symbolic dimensions, such as `2*b + 1`.
 
 import functools
 import threading
+import types
 from typing import ClassVar
 
 import jax
@@ -41,10 +42,6 @@ class JAX(Backend):
     def most_size(self, first, second):
         return (jax.core.max_dim if _are_sizes(first, second) else ops.maximum)(first, second)
 
-    def same_size(self, first, second):
-        # An index may be an array, whose comparison is not a boolean.
-        return _are_sizes(first, second) and bool(first == second)
-
     def is_symbolic_size(self, size):
         return jax.export.is_symbolic_dim(size)
 
@@ -69,8 +66,17 @@ class JAX(Backend):
         return lax.fori_loop(start, stop, body, carry)
 
     def mesh_axis(self, name):
-        known = name in jax.sharding.get_abstract_mesh().manual_axes
-        return _Axis(name) if known else None
+        if name not in jax.sharding.get_abstract_mesh().manual_axes:
+            return None
+
+        def send(array, to):
+            return lax.ppermute(array, name, list(enumerate(to)))
+
+        def fold(key, number):
+            return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), number))
+
+        own = {"size": lax.axis_size(name), "index": lax.axis_index(name)}
+        return types.SimpleNamespace(**own, send=send, fold=fold)
 
     def axis_map(self, mesh, name, like):
         # Eager code would compile it at each call.
@@ -332,17 +338,6 @@ def _like(arrays, *others):
         return lax.pcast(array, tuple(more), to="varying") if more else array
 
     return jax.tree.map(like, arrays, *others)
-
-
-class _Axis:
-    def __init__(self, name):
-        self.name, self.size, self.index = name, lax.axis_size(name), lax.axis_index(name)
-
-    def send(self, array, to):
-        return lax.ppermute(array, self.name, list(enumerate(to)))
-
-    def fold(self, key, number):
-        return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(key), number))
 
 
 def _bfloat16_product(first, second):

@@ -136,19 +136,16 @@ class Torch(Backend):
 
     def layer_normalization(self, array, size, scale, offset, epsilon):
         # PyTorch's exporter to ONNX takes a number, and no size of an array that it traces.
-        wide, scale, offset = _wide(array, scale, offset)
-        return torch.nn.functional.layer_norm(wide, (size,), scale, offset, epsilon).to(array.dtype)
+        wide = torch.promote_types(array.dtype, torch.float32)
+        given = [x if x is None else ops.convert_to_tensor(x).to(wide) for x in (scale, offset)]
+        found = torch.nn.functional.layer_norm(array.to(wide), (size,), *given, epsilon)
+        return found.to(array.dtype)
 
     def rms_normalization(self, array, scale, epsilon):
         scale = ops.convert_to_tensor(scale)
-        if _writing_onnx():
-            # The exporter does not know PyTorch's function.
-            wide, scale = _wide(array, scale)
-            found = wide * torch.rsqrt(torch.mean(wide * wide, -1, keepdim=True) + epsilon) * scale
-            return found.to(array.dtype)
-        if self.on_accelerator(array):
+        if self.on_accelerator(array) and not _writing_onnx():
             return ops.rms_normalization(array, scale, axis=-1, epsilon=epsilon)
-        # PyTorch's function makes four more arrays on a CPU.
+        # PyTorch's function makes four more arrays on a CPU, and its exporter does not know it.
         wide = torch.promote_types(array.dtype, torch.float32)
         size = array.shape[-1]
 
@@ -210,7 +207,7 @@ class Torch(Backend):
         # and a masked score has one. At the bound it is a little less than what is subtracted.
         low = math.ceil(math.log(torch.finfo(array.dtype).tiny))
         least = math.exp(low) * (1 + 1e-5)
-        if self.needs_gradient(array) or _tracing() or _transforming():
+        if _is_kept(array):
             return torch.relu(torch.exp(torch.clamp(array, low, highest)) - least)
         return array.clamp_(low, highest).exp_().sub_(least).relu_()
 
@@ -263,10 +260,7 @@ class Torch(Backend):
         return torch.where(mask, array, 0)
 
     def multiply_fresh(self, array, factor):
-        differentiated = self.needs_gradient(array) or self.needs_gradient(factor)
-        if differentiated or _tracing() or _transforming():
-            return array * factor
-        return array.mul_(factor)
+        return array * factor if _is_kept(array, factor) else array.mul_(factor)
 
     def multiply_no_nan(self, array, factor):
         product = array * factor
@@ -452,20 +446,14 @@ def _with_gradient(forward, backward, *arrays):
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
 
 
-def _is_kept():
-    """Whether a new array must not be written again."""
-    return torch.compiler.is_compiling() or _transforming()
+def _is_kept(*arrays):
+    """Whether arrays must not be written again, since something records them."""
+    return _tracing() or _transforming() or any(map(backend.needs_gradient, arrays))
 
 
 def _product(array, factor, given=None):
     """A product, in the memory of `array` unless that is `given`."""
     return array * factor if array is given or _is_kept() else array.mul_(factor)
-
-
-def _wide(array, *weights):
-    dtype = torch.promote_types(array.dtype, torch.float32)
-    weights = [x if x is None else ops.convert_to_tensor(x).to(dtype) for x in weights]
-    return array.to(dtype), *weights
 
 
 @functools.cache

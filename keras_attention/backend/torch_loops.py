@@ -3,8 +3,15 @@
 Where Keras and Python spend several times the time of the operators, the graph leaves the
 operators. `torch.compile` of Keras's layers would break at every one of them, so the operators are
 recorded instead, on tensors without values (`make_fx`), and replayed.
+
+A graph is optimized as XLA does on the other backends: what does not depend on what a loop carries
+is computed once, before it; an expression that occurs twice is computed once; and an array of which
+a step changes a few elements is written in place, not copied. This needs a graph without mutations,
+whose nodes are expressions: PyTorch makes one of any (`torch.func.functionalize`). Aliases are
+known from the schemas of its operators.
 """
 
+import itertools
 import operator
 import os
 import threading
@@ -14,13 +21,22 @@ import warnings
 
 import keras
 import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from keras_attention.backend import torch_graphs
+aten = torch.ops.aten
 
 _FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (keras, torch))
 
-# The call of a `Program` that runs in this thread, and whether it records a step.
-_running = threading.local()
+
+class _Running(threading.local):
+    """In this thread: the call of a `Program` that runs, and whether it records a step."""
+
+    call: tuple[typing.Any, ...] | None = None
+    recording = False
+
+
+_running = _Running()
 # PyTorch records by replacing functions of its own, for all threads.
 _one_at_a_time = threading.RLock()
 
@@ -33,8 +49,8 @@ class Program:
         self.steps = {}
 
     def __call__(self, *arrays):
-        outer = getattr(_running, "call", None)
-        _running.call = _Call(self, _kinds(arrays))
+        outer = _running.call
+        _running.call = self, _kinds(arrays), itertools.count()
         try:
             with torch.no_grad():
                 return self.function(*arrays)
@@ -42,72 +58,60 @@ class Program:
             _running.call = outer
 
 
-def while_loop(cond, body, carry, constants):
-    """`backend.while_loop`."""
-    call = getattr(_running, "call", None)
-    if call is None:
-        return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
-    return call.loop(cond, body, carry, constants)
-
-
 def recording():
     """Whether the code runs on tensors without values, to be recorded."""
-    return getattr(_running, "recording", False)
+    return _running.recording
 
 
-class _Call:
-    def __init__(self, program, kinds):
-        self.program, self.kinds, self.loops = program, kinds, 0
+def while_loop(cond, body, carry, constants):
+    """`backend.while_loop`, by the graph of a step that this or an earlier call recorded."""
+    if _running.call is None:
+        return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
+    (program, kinds, loops), carry = _running.call, tuple(carry)
+    key = (kinds, next(loops), body.__code__, _kinds((carry, constants)))
+    step = program.steps.get(key)
+    # The layer may have other variables since: quantization, for one, replaces them.
+    if step is None or [*map(id, step.variables)] != [*map(id, _variables(program.layer))]:
+        if not cond(*carry):
+            return carry
+        # Once as it is: what is wrong in the user's step raises here, and not in a recording.
+        carry = tuple(body(constants, *carry))
+        with _one_at_a_time:
+            step = _recorded(body, carry, constants, program.layer)
+        if step is None:
+            while cond(*carry):
+                carry = tuple(body(constants, *carry))
+            return carry
+        if step.repeatable:
+            program.steps[key] = step
+    arrays, graphs = _arrays(carry), step.graphs
+    for index in graphs.written:
+        arrays[index] = arrays[index].clone()
+    needed = graphs.before(*_arrays(constants))
+    while cond(*_like(carry, arrays)):
+        arrays = graphs.step(*arrays, *needed)
+    return _like(carry, arrays)
 
-    def loop(self, cond, body, carry, constants):
-        """`keras.ops.while_loop`, by the graph of a step that this or an earlier call recorded."""
-        carry = tuple(carry)
-        key = (self.kinds, self.loops, body.__code__, _kinds((carry, constants)))
-        self.loops += 1
-        step = self.program.steps.get(key)
-        if step is None or not step.is_for(self.program.layer):
-            if not cond(*carry):
-                return carry
-            # Once as it is: what is wrong in the user's step raises here, and not in a recording.
-            carry = tuple(body(constants, *carry))
-            with _one_at_a_time:
-                step = _recorded(body, carry, constants, self.program.layer)
-            if step is None:
-                while cond(*carry):
-                    carry = tuple(body(constants, *carry))
-                return carry
-            if step.repeatable:
-                self.program.steps[key] = step
-        arrays, fixed = _arrays(carry), _arrays(constants)
-        graph, needed = step.prepared(arrays, fixed)
-        while cond(*_like(carry, arrays)):
-            arrays = graph(*arrays, *needed)
-        return _like(carry, arrays)
+
+class Graphs(typing.NamedTuple):
+    """A step as two graphs.
+
+    `before(*constants)` returns what every step needs, and `step(*carried, *needed)` the arrays
+    that the loop carries next. The step overwrites `written`, a set of indices of carried arrays,
+    which must be the loop's own, and share no memory.
+    """
+
+    before: fx.GraphModule
+    step: fx.GraphModule
+    written: frozenset
 
 
 class _Step(typing.NamedTuple):
-    """The graph of a step of a layer, and the tensors that were the layer's variables.
+    """The graphs of a step of a layer, and the tensors that were the layer's variables."""
 
-    `graphs` are two graphs in place of `graph`, or None.
-    """
-
-    graph: torch.fx.GraphModule
-    graphs: torch_graphs.Graphs | None
+    graphs: Graphs
     variables: list
     repeatable: bool
-
-    def prepared(self, carried, constants):
-        """The graph of a loop that starts with these arrays, and its arguments beside them."""
-        if self.graphs is None:
-            return self.graph, constants
-        for index in self.graphs.written:
-            carried[index] = carried[index].clone()
-        return self.graphs.step, self.graphs.before(*constants)
-
-    def is_for(self, layer):
-        """Whether the layer has these variables still: quantization, for one, replaces them."""
-        now = _variables(layer)
-        return len(now) == len(self.variables) and all(map(operator.is_, now, self.variables))
 
 
 def _recorded(body, carry, constants, layer):
@@ -117,13 +121,13 @@ def _recorded(body, carry, constants, layer):
         carried, fixed = _like((carry, constants), arrays)
         return _arrays(body(fixed, *carried))
 
-    outer = _running.call, recording()
+    outer = _running.call, _running.recording
     _running.call, _running.recording = None, True
     try:
         # Arrays of its own, of which only sizes matter: one that is passed twice by chance would be
         # taken to be the same array in every step.
         arrays = list(map(torch.empty_like, (*_arrays(carry), *_arrays(constants))))
-        graph = torch_graphs.record(step, arrays)
+        graph = _record(step, arrays)
     # Whatever the step does with values, `int` or NumPy, has its own error. It has run once.
     except Exception as error:
         warnings.warn(
@@ -139,10 +143,10 @@ def _recorded(body, carry, constants, layer):
     for node in graph.graph.nodes:
         # A variable, or a number in the code, or else an array that another call may compute anew.
         if node.op == "get_attr" and id(getattr(graph, node.target)) not in known:
-            copied = torch.ops.aten.lift_fresh_copy.default
+            copied = aten.lift_fresh_copy.default
             repeatable = repeatable and all(user.target is copied for user in node.users)
-    graphs = torch_graphs.optimized(graph, arrays, len(_arrays(carry)))
-    return _Step(graph, graphs, variables, repeatable)
+    graphs = _optimized(graph, arrays, len(_arrays(carry)))
+    return _Step(graphs, variables, repeatable)
 
 
 def _cause(error):
@@ -178,3 +182,140 @@ def _kinds(nested):
         return None if array is None else (tuple(array.shape), array.dtype, array.device)
 
     return repr(keras.tree.map_structure(kind, nested))
+
+
+def _record(function, arrays):
+    """The operators that `function` calls for arrays of these sizes, as a graph."""
+    # Tensors that it closes over stay themselves.
+    return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arrays)
+
+
+def _optimized(module, arrays, carried):
+    """The `Graphs` of a step of `arrays`, of which `carried` change; it stays if it has effects."""
+    plain = Graphs(lambda *constants: constants, module, frozenset())
+    try:
+        module = _record(torch.func.functionalize(module), arrays)
+    except RuntimeError:
+        return plain
+    graph = module.graph
+    if not all(map(_is_expression, graph.nodes)):
+        return plain
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    _remove_repetitions(module)
+    graph.eliminate_dead_code()
+    before = _split(graph, inputs[:carried])
+    written = _write_in_place(graph, carried)
+    module.recompile()
+    return Graphs(fx.GraphModule(module, before), module, written)
+
+
+def _is_expression(node):
+    """Whether a node only computes its output."""
+    if node.op != "call_function":
+        return node.op in ("placeholder", "get_attr", "output")
+    if node.target is operator.getitem:
+        return True
+    return isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.is_mutable
+
+
+def _is_repeatable(node):
+    """Whether an expression has the same value each time. Those with dropout are not told apart."""
+    random = torch.Tag.nondeterministic_seeded
+    return node.target is operator.getitem or random not in node.target.tags
+
+
+def _remove_repetitions(module):
+    """Computes an expression once, and reads what is copied itself: nobody writes to the copy."""
+    first = {}
+    for node in list(module.graph.nodes):
+        key, known = None, node
+        if node.target is aten.lift_fresh_copy.default:
+            # A constant in the code of the step. Equal numbers become one node.
+            known, tensor = node.args[0], getattr(module, node.args[0].target)
+            key = None if tensor.ndim else (tensor.dtype, tensor.device, tensor.item())
+        elif node.target is aten.clone.default and _strides(node.args[0]) == _strides(node):
+            known = node.args[0]
+        elif node.op == "get_attr":
+            key = node.target
+        elif node.op == "call_function" and _is_repeatable(node):
+            key = node.target, node.args, node.kwargs
+        if key is not None:
+            known = first.setdefault(repr(key), known)
+        if known is not node:
+            node.replace_all_uses_with(known)
+            module.graph.erase_node(node)
+
+
+def _strides(node):
+    return node.meta["val"].stride()
+
+
+def _split(graph, carried):
+    """Moves nodes that depend on no carried one into another graph; this one gets their values."""
+    nodes, before, copies, moved = list(graph.nodes), fx.Graph(), {}, {}
+    for node in nodes:
+        constant = moved.keys() >= set(node.all_input_nodes) and node not in carried
+        if constant and (node.op != "call_function" or _is_repeatable(node)):
+            moved[node] = None
+    moved.pop(nodes[-1], None)  # The output.
+    needed = [node for node in moved if not moved.keys() >= node.users.keys()]
+    for node in moved:
+        copies[node] = before.node_copy(node, copies.__getitem__)
+    before.output([copies[node] for node in needed])
+    with graph.inserting_before(next(node for node in nodes if node.op != "placeholder")):
+        for node in needed:
+            given = graph.placeholder(node.name)
+            given.meta = node.meta
+            node.replace_all_uses_with(given)
+    for node in reversed(list(moved)):
+        graph.erase_node(node)
+    return before
+
+
+def _write_in_place(graph, carried):
+    """Has the step write into the arrays it carries, and returns which it overwrites."""
+    nodes = list(graph.nodes)
+    place = {node: index for index, node in enumerate(nodes)}
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    roots = {}
+    for node in nodes:
+        source = _source(node)
+        roots[node] = node if source is None else roots[source]
+    ends = [roots[node] for node in nodes[-1].args[0]]
+
+    def is_own(index):
+        """Whether carried array `index` shares no memory, in this step and all later ones."""
+        end = ends[index]
+        fresh = end.op == "call_function" or end is inputs[index]
+        return fresh and ends.count(end) == 1
+
+    written = set()
+    for node in nodes:
+        if node.target is not aten.index_put.default or roots[node.args[0]] not in inputs[:carried]:
+            continue
+        index = inputs.index(roots[node.args[0]])
+        # Neither a later node, nor the output, nor this one may need the former elements.
+        others = []
+        fx.node.map_arg((node.args[1:], node.kwargs), others.append)
+        aliases = [other for other in nodes if roots[other] is inputs[index]]
+        last = max(place[user] for alias in aliases for user in alias.users)
+        unread = last == place[node] and inputs[index] not in map(roots.get, others)
+        # Expanded elements have one place for several.
+        dense = node.args[0].meta["val"].is_contiguous()
+        if is_own(index) and unread and dense:
+            node.target = aten.index_put_.default
+            written.add(index)
+    return frozenset(written)
+
+
+def _source(node):
+    """The node whose memory an expression's output may be, or None if it has memory of its own."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem:
+        return _source(node.args[0])
+    schema = node.target._schema
+    if not any(output.alias_info for output in schema.returns):
+        return None
+    # PyTorch's views are all of their first argument.
+    return node.args[0]

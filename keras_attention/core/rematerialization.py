@@ -59,12 +59,10 @@ def _of_any(rematerialized):
 
     def rematerialized_call(layer, call, *args, **kwargs):
         keras_call = functools.partial(rematerialized, layer)
-        if getattr(_state, "off", False):
-            return call
         around = not _computes_again(layer)
         if around and any(map(_computes_again, keras_private.sublayers(layer))):
             return of_call(layer, keras_call, call, *args, **kwargs)
-        return keras_call(call, *args, **kwargs)
+        return call if getattr(_state, "off", False) else keras_call(call, *args, **kwargs)
 
     return rematerialized_call
 

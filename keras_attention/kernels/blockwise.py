@@ -1,7 +1,7 @@
 """Attention tile by tile, with a custom gradient: memory grows with T + S, in training too.
 
-`tiles.passes` has the mathematics, `strategies` chooses how to compute a problem, `plans` the sizes
-of tiles, and `tiling` cuts arrays into them.
+`tiles.passes` has the mathematics, `strategies` chooses how to compute a problem and the sizes of
+tiles, and `tiling` cuts arrays into them.
 """
 
 import keras
@@ -10,7 +10,7 @@ from keras import ops
 from keras_attention.backend import backend
 from keras_attention.kernels import semantics
 from keras_attention.kernels.semantics import HAS_KEYS
-from keras_attention.kernels.tiles import passes, plans, strategies, tiling
+from keras_attention.kernels.tiles import passes, strategies, tiling
 from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionResult, ElementwiseNormalization, RowNormalization
@@ -47,23 +47,17 @@ def run(spec, query, key, value):
 
 def in_words(spec, query, key, value):
     """How `strategies` cuts a problem into tiles, in words for `ops.explain`."""
-    sizes = plans.Sizes.of(query, key)
+    sizes = strategies.Sizes.of(query, key)
     chosen = strategies.choose(spec, query, key, value, sizes)
-    plan = plans.of(chosen, spec, sizes)
+    plan = strategies.plan(chosen, spec, sizes)
     by = "by whole rows of keys" if chosen.whole_rows else "by blocks of keys"
     if plan.single:
         return f"one tile, {by}, whose weights are stored for the gradient"
     counts = plan.chunks, plan.query_blocks, plan.key_blocks
     several = f"{counts[0] * counts[1] * counts[2]} tiles" if known(*counts) else "tiles"
-    each = ", ".join(
-        f"{size if known(size) else 'some'} {what}"
-        for size, what in (
-            (plan.batch, "sequences"),
-            (plan.heads, "heads"),
-            (plan.queries, "queries"),
-            (plan.keys, "keys"),
-        )
-    )
+    sizes = plan.batch, plan.heads, plan.queries, plan.keys
+    named = zip(sizes, ("sequences", "heads", "queries", "keys"), strict=True)
+    each = ", ".join(f"{size if known(size) else 'some'} {what}" for size, what in named)
     return f"{several} of {each}, {by}, whose weights the gradient computes again"
 
 
@@ -100,9 +94,9 @@ def attend(spec, query, key, value, needs_lse):
     unless `needs_lse`.
     """
     wide = shapes.accumulation_dtype(query, key, value)
-    sizes = plans.Sizes.of(query, key)
+    sizes = strategies.Sizes.of(query, key)
     strategy = strategies.choose(spec, query, key, value, sizes)
-    plan = plans.of(strategy, spec, sizes)
+    plan = strategies.plan(strategy, spec, sizes)
     tiles = tiling.Tiling(spec, strategy, plan, sizes)
     scale = spec.scale if strategy.dtype != wide else None
     query, key, value = (ops.cast(x, strategy.dtype) for x in (query, key, value))

@@ -190,13 +190,11 @@ def _by_mask(spec, query, key, value):
         bias = ops.reshape(bias, (*[1] * (4 - len(bias.shape)), *bias.shape))
         mask = bias if mask is None else ops.where(mask, bias, ops.cast(MASKED, bias.dtype))
     if not blockwise.needs_lse(spec):
-
-        def otherwise(query, key, value, mask):
-            return _by_tiles(spec, query, key, value)
-
         given = {"lengths": None, "causal": causal, "left": None, "scale": spec.scale}
         fused = functools.partial(backend.fused_attention, **given)
-        return backend.where_fused(fused, otherwise, (query, key, value, mask)), None, has_keys
+        blocks = functools.partial(_by_tiles, spec)
+        output = backend.where_fused(fused, blocks, (query, key, value, mask))
+        return output, None, has_keys
 
     def plain(query, key, value, sink=None):
         result = reference.run(spec.replace(sink=sink, return_lse=True), query, key, value)
@@ -221,7 +219,7 @@ def _from_first(real):
     return ops.cumsum(ops.cast(real, "int32"), axis=-1) > 0
 
 
-def _by_tiles(spec, query, key, value):
+def _by_tiles(spec, query, key, value, *_):
     return ops.cast(blockwise.attend(spec, query, key, value, needs_lse=False)[0], value.dtype)
 
 
@@ -230,7 +228,7 @@ def _by_tiles(spec, query, key, value):
 
 def _reason_by_lengths(spec, query, key, value):
     queries, keys, causal = query.shape[1], key.shape[1], spec.pattern is not None
-    for given, why in (
+    reasons = (
         (_has_biases(spec), "it has no biases"),
         (spec.segment_ids is not None, "it has no segments"),
         (causal and not _causal(spec, window=True), "it has no pattern but a causal one"),
@@ -238,10 +236,8 @@ def _reason_by_lengths(spec, query, key, value):
         (_left(spec) is not None and spec.masks, "it has no masks beside a window"),
         (causal and queries != keys, "it is causal among equal lengths only"),
         (any(mask.shape[1:] != (1, 1, keys) for mask in spec.masks), "it has masks of keys only"),
-    ):
-        if given:
-            return why
-    return None
+    )
+    return next((why for given, why in reasons if given), None)
 
 
 def _by_lengths(spec, query, key, value):
@@ -255,11 +251,8 @@ def _by_lengths(spec, query, key, value):
 
     def on_device(function, *more):
         """`function` in programs for the kernel's device, blocks in others."""
-
-        def otherwise(*arrays):
-            return _by_tiles(spec, *arrays[:3])
-
-        return backend.where_fused(function, otherwise, (query, key, value, *more))
+        blocks = functools.partial(_by_tiles, spec)
+        return backend.where_fused(function, blocks, (query, key, value, *more))
 
     if not spec.masks:
         return on_device(lambda *arrays: by_fused(None, *arrays)), None, None

@@ -52,7 +52,8 @@ def run(spec, query, key, value):
     dropped = weights
     if spec.dropout:
         dropped = backend.dropout(weights, spec.dropout, spec.seed)
-    output = _combine(dropped, ops.cast(value, wide))
+    value = ops.cast(value, wide)
+    output = _product(dropped, value, 1, "bhts,bshv->bthv", "bghts,bsgv->btghv")
     if spec.relative_values is not None:
         # The weights of a query without keys are not zero yet, and reach the table from here.
         dropped = semantics.where_keys(dropped, has_keys, "bhts")
@@ -76,7 +77,7 @@ def _scores(spec, query, key):
     key = semantics.finite(key)
     if spec.score is None:
         query, key = semantics.two_features(query), semantics.two_features(key)
-        logits = _inner(query, key)
+        logits = _product(query, key, 2, "bthk,bshk->bhts", "btghk,bsgk->bghts")
     else:
         logits = spec.score(query, _repeat(key, query.shape[2]))
         shapes.check_scores(logits, query, key)
@@ -86,35 +87,23 @@ def _scores(spec, query, key):
     return semantics.adjust(spec, logits, ops.transpose(query, (0, 2, 1, 3)))
 
 
-def _inner(query, key):
-    """Inner products (B, H, T, S) of query (B, T, H, K) and key (B, S, G, K)."""
-    if 0 in (*query.shape, *key.shape):
+def _product(array, key, axis, plain, grouped):
+    """A product by `plain` of an array whose `axis` has H heads with a key or value of G heads.
+
+    By `grouped` where they differ: the heads are then two axes, of the G groups and of each.
+    """
+    heads = array.shape[axis]
+    if 0 in (*array.shape, *key.shape):
         # TensorFlow has no grouped product of empty arrays.
-        key = _repeat(key, query.shape[2])
-    if query.shape[2] == key.shape[2]:
-        return ops.einsum("bthk,bshk->bhts", query, key)
-    grouped = _group(query, key.shape[2], axis=2)
-    products = ops.einsum("btghk,bsgk->bghts", grouped, key)
-    batch, _, _, queries, keys = ops.shape(products)
-    return ops.reshape(products, (batch, query.shape[2], queries, keys))
-
-
-def _combine(weights, value):
-    """Sums (B, T, H, V) of value (B, S, G, V) by weights (B, H, T, S)."""
-    if 0 in (*weights.shape, *value.shape):
-        value = _repeat(value, weights.shape[1])
-    if weights.shape[1] == value.shape[2]:
-        return ops.einsum("bhts,bshv->bthv", weights, value)
-    grouped = _group(weights, value.shape[2], axis=1)
-    summed = ops.einsum("bghts,bsgv->btghv", grouped, value)
-    batch, queries, _, _, features = ops.shape(summed)
-    return ops.reshape(summed, (batch, queries, weights.shape[1], features))
-
-
-def _group(array, groups, axis):
-    """Splits the axis of H heads in two: (G, H / G)."""
+        key = _repeat(key, heads)
+    groups = key.shape[2]
+    if heads == groups:
+        return ops.einsum(plain, array, key)
     shape = ops.shape(array)
-    return ops.reshape(array, (*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]))
+    apart = ops.reshape(array, (*shape[:axis], groups, heads // groups, *shape[axis + 1 :]))
+    found = ops.einsum(grouped, apart, key)
+    shape, axis = ops.shape(found), 3 - axis
+    return ops.reshape(found, (*shape[:axis], heads, *shape[axis + 2 :]))
 
 
 def _repeat(key, heads):

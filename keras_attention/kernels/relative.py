@@ -25,12 +25,10 @@ def scores(query, table, length, positions, near=False):
     """
     if _nothing(query.shape[2], length):
         return ops.zeros((*ops.shape(query)[:3], length), query.dtype)
-    start = _band(query.shape[2], length, table, positions) if near else None
-    if start is not None:
-        return _into_band(_inner(query, table[:, 1:-1]), start, length)
-    if positions.consecutive and not sizes.symbolic(query.shape[2], length):
-        embeddings = _embeddings(table, ops.shape(query)[2], length, positions.offset)
-        return _to_pairs(_inner(query, embeddings), length)
+    diagonals = _diagonals(ops.shape(query)[2], length, table, positions, near)
+    if diagonals is not None:
+        embeddings, *shift = diagonals
+        return _to_pairs(_inner(query, embeddings), length, *shift)
     products = _inner(query, table)
     # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
     buckets = _buckets(table, positions) + ops.cast(ops.zeros_like(products[..., :1]), "int32")
@@ -45,12 +43,10 @@ def values(weights, table, positions, near=False):
     batch, heads, queries, keys = ops.shape(weights)
     if _nothing(queries, keys):
         return ops.zeros((batch, heads, queries, table.shape[-1]), weights.dtype)
-    start = _band(queries, keys, table, positions) if near else None
-    if start is not None:
-        return _matrices(_out_of_band(weights, start, table.shape[1] - 2), table[:, 1:-1])
-    if positions.consecutive and not sizes.symbolic(queries, keys):
-        embeddings = _embeddings(table, queries, keys, positions.offset)
-        return _matrices(_to_distances(weights), embeddings)
+    diagonals = _diagonals(queries, keys, table, positions, near)
+    if diagonals is not None:
+        embeddings, *shift = diagonals
+        return _matrices(_to_distances(weights, ops.shape(embeddings)[1], *shift), embeddings)
     buckets = ops.broadcast_to(_buckets(table, positions), (batch, heads, queries, keys))
     return _matrices(backend.bucket_sums(weights, buckets, table.shape[1]), table)
 
@@ -60,30 +56,42 @@ def _nothing(*lengths):
     return any(sizes.known(length) and length == 0 for length in lengths)
 
 
-def _band(queries, keys, table, positions):
-    """The first key at a distance above −k of the first query, if all near keys exist."""
-    if not (positions.consecutive and sizes.known(queries, keys, positions.offset)):
+def _diagonals(queries, keys, table, positions, near):
+    """Embeddings (H or 1, R, K) of distances along diagonals, and (start, width, skip), or None.
+
+    Query t meets the first of the R distances at key `start` + t − `skip`, in a row of `width`.
+    """
+    offset, largest = positions.offset, table.shape[1] // 2
+    if not positions.consecutive or sizes.symbolic(queries, keys):
         return None
-    start = positions.offset - (table.shape[1] // 2 - 1)
-    inside = start >= 0 and queries - 1 + start + table.shape[1] - 2 <= keys
-    return start if inside else None
+    if near and sizes.known(queries, keys, offset):
+        start = offset - (largest - 1)
+        # If all near keys exist, the others need no embeddings.
+        if start >= 0 and queries - 1 + start + table.shape[1] - 2 <= keys:
+            return table[:, 1:-1], start, keys, 0
+    # T + S − 1; where lengths unknown in a graph are 0, a row, and as many as keys.
+    count = sizes.most(sizes.most(queries + keys - 1, keys), 1)
+    distance = ops.arange(count, dtype="int32") - (queries - 1) - offset
+    embeddings = backend.take(table, _clip(distance, table), axis=1)
+    return embeddings, 0, count, sizes.most(queries - 1, 0)
 
 
-def _into_band(by_distance, start, keys):
-    """(B, H, T, R), by distance, to (B, H, T, S), by key, zeros elsewhere: row t at start + t."""
+def _to_pairs(by_distance, keys, start, width, skip):
+    """(B, H, T, R), by distance, to (B, H, T, S), by key, with zeros elsewhere."""
     batch, heads, queries, distances = ops.shape(by_distance)
-    # One extra column makes each row start one position later than the one before.
-    wide = padded(by_distance, 3, start, keys + 1 - start - distances)
-    flat = ops.reshape(wide, (batch, heads, queries * (keys + 1)))
-    flat = backend.dynamic_slice(flat, 2, 0, queries * keys)
-    return ops.reshape(flat, (batch, heads, queries, keys))
+    # One extra column makes each row of the flat array start one position later.
+    wide = padded(by_distance, 3, start, width + 1 - start - distances)
+    flat = ops.reshape(wide, (batch, heads, queries * (width + 1)))
+    flat = backend.dynamic_slice(flat, 2, skip, queries * width)
+    return backend.dynamic_slice(ops.reshape(flat, (batch, heads, queries, width)), 3, 0, keys)
 
 
-def _out_of_band(by_key, start, distances):
-    """The inverse, without the zeros."""
+def _to_distances(by_key, distances, start, width, skip):
+    """The inverse: (B, H, T, S) to (B, H, T, R), with zeros where there is no key."""
     batch, heads, queries, keys = ops.shape(by_key)
-    flat = padded(ops.reshape(by_key, (batch, heads, queries * keys)), 2, 0, queries)
-    shifted = ops.reshape(flat, (batch, heads, queries, keys + 1))
+    flat = ops.reshape(padded(by_key, 3, 0, width - keys), (batch, heads, queries * width))
+    flat = padded(flat, 2, skip, queries - skip)
+    shifted = ops.reshape(flat, (batch, heads, queries, width + 1))
     return backend.dynamic_slice(shifted, 3, start, distances)
 
 
@@ -118,12 +126,6 @@ def _buckets(table, positions):
     return _clip(distance, table)
 
 
-def _embeddings(table, queries, keys, offset):
-    """Those of the distances −(T − 1) − offset … S − 1 − offset: (H or 1, T + S − 1, K)."""
-    distance = ops.arange(_count(queries, keys), dtype="int32") - (queries - 1) - offset
-    return backend.take(table, _clip(distance, table), axis=1)
-
-
 def by_distance(function, queries, keys, offset):
     """A function of the distance only, for each pair of consecutive positions.
 
@@ -138,33 +140,3 @@ def by_distance(function, queries, keys, offset):
     if sizes.known(queries, keys) and 0 not in (queries, keys):
         return found
     return found[:, :, :queries, :keys]
-
-
-def _count(queries, keys):
-    """T + S − 1; where lengths unknown in a graph are 0, a row, and as many as keys."""
-    return sizes.most(sizes.most(queries + keys - 1, keys), 1)
-
-
-def _to_pairs(by_distance, keys):
-    """(B, H, T, T + S − 1), by distance, to (B, H, T, S), by key: row t starts at T − 1 − t."""
-    batch, heads, queries, distances = ops.shape(by_distance)
-    # One extra column makes each row of the flat array start one position later.
-    padded = ops.concatenate([by_distance, ops.zeros_like(by_distance[..., :1])], axis=-1)
-    flat = ops.reshape(padded, (batch, heads, queries * (distances + 1)))
-    flat = backend.dynamic_slice(flat, 2, sizes.most(queries - 1, 0), queries * distances)
-    return backend.dynamic_slice(ops.reshape(flat, (batch, heads, queries, distances)), 3, 0, keys)
-
-
-def _to_distances(by_key):
-    """The inverse: (B, H, T, S) to (B, H, T, T + S − 1), with zeros where there is no key."""
-    batch, heads, queries, keys = ops.shape(by_key)
-    distances = _count(queries, keys)
-    after = ops.zeros((batch, heads, queries, distances - keys), by_key.dtype)
-    flat = ops.reshape(
-        ops.concatenate([by_key, after], axis=-1), (batch, heads, queries * distances)
-    )
-    before = ops.zeros((batch, heads, sizes.most(queries - 1, 0)), by_key.dtype)
-    last = ops.zeros((batch, heads, sizes.least(queries, 1)), by_key.dtype)
-    flat = ops.concatenate([before, flat, last], axis=-1)
-    shifted = ops.reshape(flat, (batch, heads, queries, distances + 1))
-    return backend.dynamic_slice(shifted, 3, 0, distances)

@@ -180,15 +180,11 @@ class Pairs(NamedTuple):
             of_query = self._order(self.query_mask, self.query, axes)
         if of_query is of_key is None:
             return self
-        moved, texts = {}, self.segment_ids
+        tensors, orders = (self.query, self.value, self.key), (of_query, of_key, of_key)
+        query, value, key = once(lambda x, order: order.compacted(x), tensors, orders)
+        texts = self.segment_ids
         if texts is not None:
-            pairs = zip(texts, (of_query, of_key), strict=True)
-            texts = tuple(x if order is None else order.numbers(x) for x, order in pairs)
-
-        def move(x, order):
-            if order is not None and (id(x), id(order)) not in moved:
-                moved[id(x), id(order)] = order.compacted(x)
-            return x if order is None else moved[id(x), id(order)]
+            texts = once(lambda x, order: order.numbers(x), texts, (of_query, of_key))
 
         def masked(mask, order):
             if mask is None or order is None:
@@ -198,9 +194,9 @@ class Pairs(NamedTuple):
 
         found = self._replace(of_query=of_query, of_key=of_key, segment_ids=texts)
         return found._replace(
-            query=move(self.query, of_query),
-            value=move(self.value, of_key),
-            key=move(self.key, of_key),
+            query=query,
+            value=value,
+            key=key,
             query_mask=masked(self.query_mask, of_query),
             key_mask=masked(self.key_mask, of_key),
             seen=masked(self.seen, of_key),
@@ -330,14 +326,18 @@ def three_inputs(tensors, explicit):
     return tensors, (of_query, of_value, of_key)
 
 
-def without_padding(tensors, padding):
-    """The tensors with zeros for padding, by masks or None; one in several roles stays one."""
-    found, cleared = [], {}
-    for x, mask in zip(tensors, padding, strict=True):
-        if mask is not None and (id(x), id(mask)) not in cleared:
-            cleared[id(x), id(mask)] = masks.clear(x, mask)
-        found.append(x if mask is None else cleared[id(x), id(mask)])
+def once(function, tensors, by):
+    """Tensors as `function(x, y)`, or as they are if y is None; one in several roles stays one."""
+    found, known = [], {}
+    for x, y in zip(tensors, by, strict=True):
+        if y is not None and (id(x), id(y)) not in known:
+            known[id(x), id(y)] = function(x, y)
+        found.append(x if y is None else known[id(x), id(y)])
     return tuple(found)
+
+
+# The tensors with zeros for padding, by masks or None.
+without_padding = functools.partial(once, masks.clear)
 
 
 def masked_for_all(attention_mask, key):

@@ -36,8 +36,12 @@ def most(first, second):
 
 
 def same(first, second):
-    """Whether two sizes are known to be equal."""
-    return first == second if known(first, second) else backend.same_size(first, second)
+    """Whether two sizes are known to be equal wherever a program runs."""
+    if known(first, second):
+        return first == second
+    # An index may be an array, whose comparison is not a boolean.
+    exact = (known(first) or symbolic(first)) and (known(second) or symbolic(second))
+    return first is second or (exact and bool(first == second))
 
 
 def multiple(length, size):

@@ -12,7 +12,7 @@ import keras_attention
 from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.kernels import KERNELS
-from keras_attention.kernels.tiles import plans, strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import PositionBias
 from tests.arrays import close, numpy
 from tests.kernels.cases import (
@@ -130,8 +130,8 @@ def test_all_ways_to_cut_give_the_reference(name):
 def plan_of(arrays):
     """The `Plan` of a problem."""
     spec, *heads = given(**{name: keras.ops.convert_to_tensor(x) for name, x in arrays.items()})
-    sizes = plans.Sizes.of(*heads[:2])
-    return plans.of(strategies.choose(spec, *heads, sizes), spec, sizes)
+    sizes = strategies.Sizes.of(*heads[:2])
+    return strategies.plan(strategies.choose(spec, *heads, sizes), spec, sizes)
 
 
 def test_the_problems_are_cut_as_they_are_meant_to_be():

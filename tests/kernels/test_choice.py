@@ -8,7 +8,7 @@ import pytest
 
 from keras_attention import normalizations, ops, patterns, positions, scores
 from keras_attention.backend import backend
-from keras_attention.kernels.tiles import plans, strategies
+from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import (
     Block,
     Causal,
@@ -222,7 +222,7 @@ def test_explain_says_how_where_sizes_are_unknown():
 def test_a_strategy_is_chosen_but_for_what_is_given_and_changes_no_result():
     def chosen(query, key, value, **rest):
         spec, *arrays = given(query, key, value, **rest)
-        return strategies.choose(spec, *arrays, plans.Sizes.of(query, key))
+        return strategies.choose(spec, *arrays, strategies.Sizes.of(query, key))
 
     arrays, long = heads(), [keras.ops.zeros((1, 8192, 1, 1))] * 3
     found = chosen(*arrays)
@@ -259,7 +259,9 @@ def test_sizes_whose_product_is_beyond_32_bits():
     @tf.function(autograph=False, input_signature=sizes)
     def sequences(batch, queries, keys):
         blocks = strategies.Strategy(whole_rows=False, scores=2**21, of_few_heads=2**19)
-        return plans.of(blocks, AttentionSpec(), plans.Sizes(batch, 4, 4, queries, keys)).batch
+        return strategies.plan(
+            blocks, AttentionSpec(), strategies.Sizes(batch, 4, 4, queries, keys)
+        ).batch
 
     # 32 · 4 · 4200² is more than 2³¹.
     assert int(sequences(32, 4200, 4200)) == 1

@@ -85,13 +85,11 @@ def to_zigzag(array, axis, devices):
 
 def from_zigzag(array, axis, devices):
     """The inverse of `to_zigzag`."""
-    halves = _in_turn(*ops.split(array, 2, axis=axis), devices)
-
-    def sent(n, half):
-        to = {_holder(2 * r + n, devices.size): r for r in range(devices.size)}
-        return devices.send(half, [to[r] for r in range(devices.size)])
-
-    return ops.concatenate([sent(n, half) for n, half in enumerate(halves)], axis=axis)
+    found = []
+    for n, half in enumerate(_in_turn(*ops.split(array, 2, axis=axis), devices)):
+        to = [_holder(2 * r + n, devices.size) for r in range(devices.size)]
+        found.append(devices.send(half, [to.index(r) for r in range(devices.size)]))
+    return ops.concatenate(found, axis=axis)
 
 
 def _holder(chunk, count):
@@ -151,7 +149,8 @@ class _Ring:
                     part, arrays = self._part(pair, query, moving, own)
                     return tuple(merge.merge([so_far, part(*arrays)]))
 
-                return _with_queries(found, q, backend.cond(visible, more, lambda: so_far))
+                new = zip(found, backend.cond(visible, more, lambda: so_far), (1, 2), strict=True)
+                return tuple(_replaced(array, q, part, axis) for array, part, axis in new)
 
             return self._over_pairs(n, add, found), self._moved(moving)
 
@@ -197,11 +196,10 @@ class _Ring:
         nothing = tuple(map(ops.zeros_like, arrays))
         dq, dk, dv, *found = backend.cond(visible, more, lambda: nothing)
         of_query, (of_key, of_value), of_own = sums
-        return (
-            _add(of_query, q, dq),
-            (_add(of_key, k, dk), _add(of_value, k, dv)),
-            tuple(so_far + new for so_far, new in zip(of_own, found, strict=True)),
-        )
+        parts = (of_query, q, dq), (of_key, k, dk), (of_value, k, dv)
+        of_query, *of_columns = (_replaced(x, at, _cut(x, at) + new) for x, at, new in parts)
+        of_own = (so_far + new for so_far, new in zip(of_own, found, strict=True))
+        return of_query, tuple(of_columns), tuple(of_own)
 
     def _part(self, pair, query, moving, own):
         """Attention of a chunk of queries over one of keys: a function, and its arrays."""
@@ -229,12 +227,8 @@ class _Ring:
     def _positions(self, q, k):
         if self.by_distance:
             return Positions.of(q.size, k.size, offset=q.position - k.position)
-        return Positions.of(
-            q.size,
-            k.size,
-            q.position + ops.arange(q.size, dtype="int32"),
-            k.position + ops.arange(k.size, dtype="int32"),
-        )
+        both = (chunk.position + ops.arange(chunk.size, dtype="int32") for chunk in (q, k))
+        return Positions.of(q.size, k.size, *both)
 
     def _over_pairs(self, n, body, carry):
         """`carry = body((q, k, visible), carry)` for the pairs of chunks of a device in step n."""
@@ -274,18 +268,10 @@ def _of_queries(result, chunk):
     return _cut(result[0], chunk), _cut(result[1], chunk, 2)
 
 
-def _with_queries(result, chunk, found):
-    """An output and lse with those of a chunk replaced."""
-    if result[0].shape[1] == chunk.size:
+def _replaced(array, chunk, found, axis=1):
+    """The array with another chunk of it."""
+    if array.shape[axis] == chunk.size:
         return found
-    return (
-        ops.slice_update(result[0], (0, chunk.first, 0, 0), found[0]),
-        ops.slice_update(result[1], (0, 0, chunk.first), found[1]),
-    )
-
-
-def _add(total, chunk, found):
-    if total.shape[1] == chunk.size:
-        return total + found
-    found = _cut(total, chunk) + found
-    return ops.slice_update(total, (0, chunk.first, 0, 0), found)
+    start = [0] * len(array.shape)
+    start[axis] = chunk.first
+    return ops.slice_update(array, tuple(start), found)

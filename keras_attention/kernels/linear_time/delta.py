@@ -13,8 +13,8 @@ so the next state is an affine function of S, and with ṽ outputs are those of 
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.kernels.linear_time import recurrence, scan
-from keras_attention.kernels.linear_time.chunks import Chunks
+from keras_attention.kernels.linear_time import recurrence
+from keras_attention.kernels.linear_time.chunks import Chunks, states
 from keras_attention.sequences import shapes
 
 
@@ -48,7 +48,7 @@ def run(query, key, value, rate, log_decay=None, state=None, chunk=None):
     state = ops.zeros_like(updates[0]) if state is None else ops.cast(state, wide)
     erased = backend.matmul(into_state, read, transpose_first=True)
     factors = ops.exp(last) * ops.eye(key.shape[-1], dtype=wide) - erased
-    before, state = scan.states(factors, updates, state, matrices=True)
+    before, state = states(factors, updates, state)
     written = written - backend.matmul(read, before)
     output = chunks.combine(weights, written)
     output = output + chunks.combine(query * ops.exp(decay)[:, :, :, None], before)

@@ -17,8 +17,7 @@ import math
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.kernels.linear_time import scan
-from keras_attention.kernels.linear_time.chunks import Chunks
+from keras_attention.kernels.linear_time.chunks import Chunks, largest_so_far, states
 from keras_attention.sequences import shapes
 from keras_attention.spec import padded
 
@@ -80,7 +79,7 @@ def run(query, key, value, log_decay=None, state=None, chunk=None):
     if state is None and chunks.alone:
         return chunks.together(output), updates[0]
     state = ops.zeros_like(updates[0]) if state is None else ops.cast(state, wide)
-    before, state = scan.states(after, updates, state)
+    before, state = states(after, updates, state)
     return chunks.together(output + chunks.combine(from_state, before)), state
 
 
@@ -114,7 +113,7 @@ def of_exponents(query, key, value, mask, causal, state=None):
     shape = (batch, key.shape[2], key.shape[4])
     sums, before = (None, ops.full(shape, NOTHING, key.dtype)) if state is None else state
     largest = _largest(key, axis=3, keepdims=False)
-    before = scan.largest_so_far(largest, before)
+    before = largest_so_far(largest, before)
     after = backend.maximum(before, largest)
     features = ops.where(real, ops.exp(key - after[:, :, :, None]), 0.0)
     updates = backend.matmul(features, value, transpose_first=True)
@@ -129,9 +128,9 @@ def of_exponents(query, key, value, mask, causal, state=None):
     from_before = query + before[:, :, :, None, None]
     rows = backend.maximum(_largest(pairs), _largest(from_before))
     weights = ops.where(seen, ops.exp(pairs - rows), 0.0)
-    states, sums = scan.states(ops.exp(before - after)[..., None], updates, sums)
+    of_chunks, sums = states(ops.exp(before - after)[..., None], updates, sums)
     output = chunks.combine(weights, value)
-    output = output + chunks.combine(ops.exp(from_before - rows), states)
+    output = output + chunks.combine(ops.exp(from_before - rows), of_chunks)
     return chunks.together(output), (sums, after[-1])
 
 

@@ -7,17 +7,29 @@ larger batch of shorter sequences, which `blockwise` computes.
 """
 
 import dataclasses
+import typing
 
 import keras
 from keras import ops
 
-from keras_attention.backend import backend
 from keras_attention.kernels import blockwise, fused
 from keras_attention.kernels.sparse import folding, grouped, merge
 from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns.built_in import Stretched
 from keras_attention.sequences import shapes, sizes
 from keras_attention.spec import Positions, cut, padded
+
+
+class _Way(typing.NamedTuple):
+    """How a part of a problem is computed: without a `reason` otherwise than by `blockwise`.
+
+    `share` is about how many of all pairs are computed, and `words` are for `ops.explain`.
+    """
+
+    reason: str | None
+    share: float = 1
+    words: str | None = None
+    attend: typing.Callable = blockwise.attend
 
 
 def unsupported_reason(spec, query, key, value):
@@ -32,11 +44,10 @@ def unsupported_reason(spec, query, key, value):
     parts = merge.split(spec, query, key, value)
     if len(parts) > 1 and spec.normalization is not None:
         return "only results of softmax are merged"
-    reasons = [_unsupported_reason(*part) for part in parts]
-    if None not in reasons:
-        return reasons[0]
-    share = sum(1 if why else _share(part) for why, part in zip(reasons, parts, strict=True))
-    if fused.replaces(spec, query, key, value, share):
+    ways = [_way(*part) for part in parts]
+    if all(way.reason for way in ways):
+        return ways[0].reason
+    if fused.replaces(spec, query, key, value, sum(way.share for way in ways)):
         return "the backend's fused kernel is faster"
     return None
 
@@ -57,83 +68,57 @@ def run(spec, query, key, value):
 def in_words(spec, query, key, value):
     """What each part of the pattern is computed as, for `ops.explain`."""
     parts = merge.split(spec, query, key, value)
-    return " and ".join(_in_words(*part) for part in parts)
-
-
-def _in_words(spec, query, key, value):
-    if _unsupported_reason(spec, query, key, value):
-        return blockwise.in_words(spec, query, key, value)
-    if grouped.unsupported_reason(spec, query, key, value) is None:
-        return grouped.in_words(spec)
-    span = spec.pattern.span()
-    if span.rate > 1:
-        return f"{span.rate} sequences of positions {span.rate} apart"
-    count, size, reach = _blocks(span, query.shape[1])
-    return f"{count} blocks of {size} queries and the {reach} keys in their reach"
-
-
-def _share(part):
-    """About how many of all pairs are computed of a part."""
-    spec, query, key, _ = part
-    if grouped.unsupported_reason(*part) is None:
-        return grouped.share(spec)
-    span = spec.pattern.span()
-    if span.left is None or span.right is None:
-        return 1 / span.rate
-    _, _, reach = _blocks(span, query.shape[1])
-    return min(1, reach / key.shape[1]) / span.rate
-
-
-def _unsupported_reason(spec, query, key, value):
-    no_groups = grouped.unsupported_reason(spec, query, key, value)
-    if no_groups is None:
-        return None
-    span = spec.pattern.span() if spec.pattern is not None else None
-    if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
-        return no_groups
-    positions = spec.positions
-    if not positions.counted:
-        return "positions are not consecutive from a known offset"
-    lengths = query.shape[1], key.shape[1]
-    if not sizes.known(*lengths):
-        return "a length is not known"
-    if spec.has_pairs:
-        return "a mask or bias has all pairs"
-    if span.rate > 1:
-        one, by_distance = lengths[0] == lengths[1] and not positions.offset, span.by_distance
-        bias_by_distance = all(bias.by_distance for bias in spec.position_biases)
-        rate = "the pattern has a rate, and"
-        for supported, why in (
-            (one, f"{rate} queries and keys are not one sequence"),
-            (by_distance, f"{rate} depends on more than the distance"),
-            (bias_by_distance, f"{rate} a bias depends on more than the distance"),
-            (not spec.has_tables, f"{rate} embeddings of distances count them one by one"),
-            (lengths[0] >= 4 * span.rate, "the sequence is hardly longer than the rate"),
-        ):
-            if not supported:
-                return why
-        return None
-    width = span.left + span.right + 1
-    if width < 1 or 2 * (width + strategies.requested().window) > lengths[1]:
-        return "the window is as wide as the sequence, or nearly"
-    return None
+    return " and ".join(_way(*part).words or blockwise.in_words(*part) for part in parts)
 
 
 def _attend(spec, query, key, value, needs_lse):
     """As `blockwise.attend`, which computes what has no other way."""
-    if _unsupported_reason(spec, query, key, value):
-        return blockwise.attend(spec, query, key, value, needs_lse)
-    if grouped.unsupported_reason(spec, query, key, value) is None:
-        return grouped.attend(spec, query, key, value, needs_lse)
-    span = spec.pattern.span()
-    if span.rate > 1:
-        return _apart(spec, query, key, value, span.rate, needs_lse)
-    return _windows(spec, query, key, value, span, needs_lse)
+    return _way(spec, query, key, value).attend(spec, query, key, value, needs_lse)
 
 
-def _apart(spec, query, key, value, rate, needs_lse):
+def _way(spec, query, key, value):
+    no_groups = grouped.unsupported_reason(spec, query, key, value)
+    if no_groups is None:
+        return _Way(None, grouped.share(spec), grouped.in_words(spec), grouped.attend)
+    span = spec.pattern.span() if spec.pattern is not None else None
+    if span is None or (span.rate == 1 and (span.left is None or span.right is None)):
+        return _Way(no_groups)
+    positions = spec.positions
+    if not positions.counted:
+        return _Way("positions are not consecutive from a known offset")
+    queries, keys = query.shape[1], key.shape[1]
+    if not sizes.known(queries, keys):
+        return _Way("a length is not known")
+    if spec.has_pairs:
+        return _Way("a mask or bias has all pairs")
+    share = 1.0
+    if span.left is not None and span.right is not None:
+        count, size, reach = _blocks(span, queries)
+        share = min(1, reach / keys)
+    if span.rate == 1:
+        width = span.left + span.right + 1
+        if width < 1 or 2 * (width + strategies.requested().window) > keys:
+            return _Way("the window is as wide as the sequence, or nearly")
+        words = f"{count} blocks of {size} queries and the {reach} keys in their reach"
+        return _Way(None, share, words, _windows)
+    bias_by_distance = all(bias.by_distance for bias in spec.position_biases)
+    rate = "the pattern has a rate, and"
+    for refused, why in (
+        (queries != keys or positions.offset, f"{rate} queries and keys are not one sequence"),
+        (not span.by_distance, f"{rate} depends on more than the distance"),
+        (not bias_by_distance, f"{rate} a bias depends on more than the distance"),
+        (spec.has_tables, f"{rate} embeddings of distances count them one by one"),
+        (queries < 4 * span.rate, "the sequence is hardly longer than the rate"),
+    ):
+        if refused:
+            return _Way(why)
+    words = f"{span.rate} sequences of positions {span.rate} apart"
+    return _Way(None, share / span.rate, words, _apart)
+
+
+def _apart(spec, query, key, value, needs_lse):
     """Positions a rate apart as separate sequences."""
-    length = query.shape[1]
+    length, rate = query.shape[1], spec.pattern.span().rate
     size = -(-length // rate)
 
     def whole(array, axis):
@@ -165,9 +150,9 @@ def _blocks(span, queries):
     return -(-queries // size), size, size + span.left + span.right
 
 
-def _windows(spec, query, key, value, span, needs_lse):
+def _windows(spec, query, key, value, needs_lse):
     """Blocks of queries as a batch."""
-    queries, keys = query.shape[1], key.shape[1]
+    queries, keys, span = query.shape[1], key.shape[1], spec.pattern.span()
     offset = spec.positions.offset
     count, size, reach = _blocks(span, queries)
     # The position of the first key of the first block.
@@ -188,11 +173,10 @@ def _windows(spec, query, key, value, span, needs_lse):
     if not (span.by_distance and all(bias.by_distance for bias in spec.position_biases)):
         # Functions of positions need the true ones; the offset is still relative to the block.
         starts = ops.arange(count, dtype="int32")[:, None] * size
-        own = (
-            starts + (offset + ops.arange(size, dtype="int32")),
-            starts + (first + ops.arange(reach, dtype="int32")),
+        of_query, of_key = (
+            ops.tile(starts + (start + ops.arange(length, dtype="int32")), (batch, 1))
+            for start, length in ((offset, size), (first, reach))
         )
-        of_query, of_key = (ops.tile(x, (batch, 1)) for x in own)
         positions = dataclasses.replace(positions, query=of_query, key=of_key)
     folded = spec.folded(fold, positions)
     real = fold(ops.ones((1, 1, 1, keys), "bool"))
@@ -219,18 +203,16 @@ def _views(array, axis, count, views, reach):
     shape = list(ops.shape(array))
     before, size, after = shape[:axis], shape[axis] // (count + views - 1), shape[axis + 1 :]
 
-    def forward(array):
+    def seen(array):
         array = ops.reshape(array, (*before, count + views - 1, size, *after))
         parts = [cut(array, axis, view, count) for view in range(views)]
         last = reach - (views - 1) * size
         parts[-1] = cut(parts[-1], axis + 1, 0, last)
         found = ops.concatenate(parts, axis=axis + 1)
-        return (ops.reshape(found, (*before, count * reach, *after)),), ()
+        return ops.reshape(found, (*before, count * reach, *after))
 
-    def backward(arrays, outputs, saved, upstream):
-        found = ops.reshape(upstream[0], (*before, count, reach, *after))
-        # A sum, rounded once.
-        found, total = ops.cast(found, shapes.accumulation_dtype(found)), None
+    def summed(upstream):
+        found, total = ops.reshape(upstream, (*before, count, reach, *after)), None
         for view in range(views):
             part = cut(found, axis + 1, view * size, size)
             widths = [(0, 0)] * (len(shape) + 1)
@@ -238,9 +220,6 @@ def _views(array, axis, count, views, reach):
             widths[axis + 1] = (0, size - min(size, reach - view * size))
             part = ops.pad(part, widths)
             total = part if total is None else total + part
-        return (ops.cast(ops.reshape(total, shape), array.dtype),)
+        return ops.reshape(total, shape)
 
-    if "float" not in keras.backend.standardize_dtype(array.dtype):
-        return forward(array)[0][0]
-    # TensorFlow's own gradient of a slice is slow.
-    return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
+    return folding.linear(seen, summed, array)

@@ -1,5 +1,7 @@
 """Folds stretches of a sequence into the batch, for kernels that compute each by itself."""
 
+import functools
+
 import keras
 import numpy as np
 from keras import ops
@@ -9,14 +11,22 @@ from keras_attention.sequences import shapes
 from keras_attention.spec import cut
 
 
-def batched(array, axis, count, size, apart=False):
-    """(B, …, count · size, …) as (B · count, …, size, …): stretches, or elements `count` apart."""
-    shape = list(ops.shape(array))
-    sizes = (size, count) if apart else (count, size)
-    split = ops.reshape(array, (*shape[:axis], *sizes, *shape[axis + 1 :]))
-    split = ops.moveaxis(split, axis + apart, 1)
-    shape[axis] = size
-    return ops.reshape(split, (shape[0] * count, *shape[1:]))
+def linear(function, pullback, array):
+    """`function` of an array, whose gradient is a sum that `pullback` takes, and is rounded once.
+
+    The gradients of frameworks scatter, or are slow otherwise.
+    """
+    if "float" not in keras.backend.standardize_dtype(array.dtype):
+        return function(array)
+
+    def forward(array):
+        return (function(array),), ()
+
+    def backward(arrays, outputs, saved, upstream):
+        wide = ops.cast(upstream[0], shapes.accumulation_dtype(upstream[0]))
+        return (ops.cast(pullback(wide), array.dtype),)
+
+    return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
 
 
 def reordered(x, order, inverse):
@@ -67,9 +77,15 @@ class Fold:
         self.parts = {"t": queries, "s": keys}
 
     def along(self, array, axis, letter):
-        """An array whose axis has the queries, "t", or the keys, "s"."""
+        """(B · count, …, size, …) of an array whose axis has the queries, "t", or keys, "s"."""
         function, size = self.parts[letter]
-        return batched(function(array, axis), axis, self.count, size, self.apart)
+        array, apart = function(array, axis), self.apart
+        shape = list(ops.shape(array))
+        sizes = (size, self.count) if apart else (self.count, size)
+        split = ops.reshape(array, (*shape[:axis], *sizes, *shape[axis + 1 :]))
+        split = ops.moveaxis(split, axis + apart, 1)
+        shape[axis] = size
+        return ops.reshape(split, (shape[0] * self.count, *shape[1:]))
 
     def __call__(self, array, axes="bhts"):
         """As `function` of `spec.mapped`."""
@@ -124,19 +140,8 @@ class Take:
 
     def __call__(self, array, axis):
         """(…, length, …) as (…, N · n, …)."""
-        if "float" not in keras.backend.standardize_dtype(array.dtype):
-            return _take(array, self.index.ravel(), axis)
-
-        def forward(array):
-            return (_take(array, self.index.ravel(), axis),), ()
-
-        def backward(arrays, outputs, saved, upstream):
-            # A sum, rounded once.
-            wide = ops.cast(upstream[0], shapes.accumulation_dtype(upstream[0]))
-            return (ops.cast(self._gradient(wide, axis), array.dtype),)
-
-        # A gradient that scatters is slow.
-        return backend.custom_vjp(lambda _: (forward, backward), [array], saves=False)[0]
+        taken = functools.partial(_take, index=self.index.ravel(), axis=axis)
+        return linear(taken, functools.partial(self._gradient, axis=axis), array)
 
     def _gradient(self, upstream, axis):
         total = None

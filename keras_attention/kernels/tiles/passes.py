@@ -38,10 +38,14 @@ class Passes:
     `narrow`, which rounds each once, after its sum over the keys or queries of a tile. With
     `scale`, factors are of half precision, and products are multiplied by it, not queries.
 
-    A subclass implements `_row`, the output of a block of queries, and `_weights`, which computes
-    the weights of a tile again. It may override `_columns`, the loop over tiles of keys, `_share`,
-    a factor of the weights, and `_of_weights` and `_less_delta` of the gradient.
+    A subclass implements `_updated`, the state of a block of queries with a tile of scores, the
+    first of which comes to None: (lse, output), or what `_finished` makes these of. `saved` gets
+    what the gradient needs. `_weights` computes the weights of a tile by its scores and lse. It may
+    override `_share`, a factor of the weights, and `_of_weights` and `_less_delta` of the gradient.
     """
+
+    # Features of what is summed beside the output.
+    _summed: tuple[int, ...] = ()
 
     def __init__(self, tiles, inputs, wide, narrow, needs_lse, scale=None):
         self.tiles, self.wide, self.narrow, self.needs_lse = tiles, wide, narrow, needs_lse
@@ -60,14 +64,28 @@ class Passes:
 
     def forward(self, *flat):
         tiles, (x, arrays) = self.tiles, self._named(flat)
-        saved, scored = [], self._scored(x)
+        saved, (scored_q, scored_k) = [], self._scored(x)
+        size = x["value"].shape[-1]
 
         def row(chunk, i, carry):
-            o, lse = self._row(scored, x["value"], arrays, chunk, i, saved)
+            q = tiles.cut_rows(scored_q, tiles.tile(chunk, i, 0))
+
+            def column(tile, state):
+                spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
+                k, v = (tiles.cut_columns(array, tile) for array in (scored_k, x["value"]))
+                return self._updated(state, self._scores(spec, q, k), spec, v, tile, saved)
+
+            def zeros():
+                shape = backend.shape(q)[:3]
+                lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
+                sums = (*self._summed, size)
+                return lowest, *(ops.zeros((*shape, n), dtype=self.wide) for n in sums)
+
+            found = tiles.over_columns(chunk, i, column, None, zeros)
+            o, lse = self._finished(*found, saved)
             return (o * self.grown if self.spec.dropout else o, lse), carry
 
-        sizes = (x["value"].shape[-1], 1)
-        outputs, _ = tiles.over_rows(row, sizes, self.wide)
+        outputs, _ = tiles.over_rows(row, (size, 1), self.wide)
         return tuple(outputs), tuple(saved)
 
     def backward(self, flat, outputs, saved, upstream):
@@ -86,7 +104,7 @@ class Passes:
         columns = {"k": self._factor(x["key"]), "v": self._factor(x["value"])}
         rows["scored_q"], columns["scored_k"] = self._scored(x)
         more_rows, more_columns = self._of_weights(of_output, columns["v"], delta)
-        rows, columns = {**rows, **more_rows}, {**columns, **more_columns}
+        rows, columns = rows | more_rows, columns | more_columns
         total = sums.Sums(tiles, self.wide, x, arrays)
 
         def row(chunk, i, found):
@@ -104,17 +122,19 @@ class Passes:
                     p, mask = saved[0], saved[-1] if self.spec.dropout else None
                     p = ops.cast(p, self.wide) if self.scale else p
                 else:
-                    p = self._factor(self._weights(spec, t))
+                    # No name keeps the scores of the tile in memory.
+                    p = self._weights(self._scores(spec, t["scored_q"], t["scored_k"]), t["lse"])
+                    p = self._factor(p)
                     mask = self._dropout_mask(p, tile)
                 more, new = self._gradients(tile, own, p, mask, t)
                 return more if dq is None else dq + more, total.add(found, tile, new)
 
             start = (None, found), lambda: (ops.zeros_like(q, dtype=self.wide), found)
-            dq, found = self._columns(chunk, i, column, *start)
+            dq, found = tiles.over_columns(chunk, i, column, *start)
             return (dq,), found
 
-        sizes = (x["query"].shape[-1],)
-        (of_query,), found = tiles.over_rows(row, sizes, self.wide, total.zeros())
+        size = x["query"].shape[-1]
+        (of_query,), found = tiles.over_rows(row, (size,), self.wide, total.zeros())
         found = {"query": of_query, **total.together(found)}
         return [
             ops.cast(gradient, array.dtype)
@@ -153,11 +173,6 @@ class Passes:
             s = backend.masked_products(s, mask, MASKED)
         return tiles.by_groups(s)
 
-    def _cut(self, tile, columns, arrays):
-        tiles = self.tiles
-        spec = tiles.cut_spec(tiles.cut_arrays(arrays, tile), tile)
-        return spec, *(tiles.cut_columns(array, tile) for array in columns)
-
     def _output(self, spec, p, v, tile, saved, stored=lambda p: p):
         """Values summed by weights after dropout; `saved` gets these of a single tile, `stored`."""
         mask = self._dropout_mask(p, tile)
@@ -189,8 +204,8 @@ class Passes:
         """Rows and columns whose products are the scores, apart from `semantics.adjust`."""
         return x["query"], x["key"]
 
-    def _columns(self, chunk, i, body, first, zeros):
-        return self.tiles.over_columns(chunk, i, body, first, zeros)
+    def _finished(self, lse, o, saved):
+        return o, lse
 
     def _share(self, saved, lse):
         """By what the weights of a query must be multiplied, or None."""
@@ -254,28 +269,9 @@ class Passes:
 class Blocks(Passes):
     """Blocks of keys, by the largest score m so far and the sum l (`ell`) so far."""
 
-    # Features of what is summed beside the output.
-    _summed: tuple[int, ...] = (1,)
-
-    def _row(self, scored, value, arrays, chunk, i, saved):
-        """The output and lse of a block of queries; `saved` gets what the gradient needs."""
-        tiles = self.tiles
-        q = tiles.cut_rows(scored[0], tiles.tile(chunk, i, 0))
-
-        def column(tile, state):
-            spec, k, v = self._cut(tile, (scored[1], value), arrays)
-            return self._updated(state, self._scores(spec, q, k), spec, v, tile, saved)
-
-        def zeros():
-            shape = backend.shape(q)[:3]
-            features = *self._summed, value.shape[-1]
-            lowest = ops.full((*shape, 1), MASKED, dtype=self.wide)
-            return lowest, *(ops.zeros((*shape, n), dtype=self.wide) for n in features)
-
-        return self._finished(*self._columns(chunk, i, column, None, zeros), saved)
+    _summed = (1,)
 
     def _updated(self, state, s, spec, v, tile, saved):
-        """The state with a tile of scores; that of the first is None."""
         m = ops.max(s, axis=-1, keepdims=True)
         if state is not None:
             m = backend.maximum(m, state[0])
@@ -299,51 +295,37 @@ class Blocks(Passes):
             saved.insert(1, share)
         return o * share, lse
 
-    def _weights(self, spec, t):
+    def _weights(self, s, lse):
         """The weights of a tile, again; 0 for queries without keys and padding of the last tile."""
-        lse = ops.where(t["lse"] > HAS_KEYS, t["lse"], -MASKED)
+        lse = ops.where(lse > HAS_KEYS, lse, -MASKED)
         # Never above 0, except by rounding of huge scores: exp would be infinite.
-        return backend.exp(self._scores(spec, t["q"], t["k"]) - lse, highest=0.0)
+        return backend.exp(s - lse, highest=0.0)
 
     def _share(self, saved, lse):
         # Those stored are not divided by their sums.
         return saved[1][None] if saved else None
 
 
-class Elementwise(Blocks):
+class Elementwise(Passes):
     """Weights that depend on their own scores alone. In place of lse is the largest score."""
 
-    _summed = ()
-    _share = Passes._share
-
     def _updated(self, state, s, spec, v, tile, saved):
-        p = ops.cast(self.spec.normalization.function(s), v.dtype)
+        p = ops.cast(self._weights(s, None), v.dtype)
         m, o = ops.max(s, axis=-1, keepdims=True), self._output(spec, p, v, tile, saved)
         return (m, o) if state is None else (backend.maximum(state[0], m), state[1] + o)
-
-    def _finished(self, m, o, saved):
-        return o, m
 
     def _of_scores(self, p, dp, mask, delta):
         return self.spec.normalization.derivative(p) * self._dropped(dp, mask)
 
-    def _weights(self, spec, t):
-        return self.spec.normalization.function(self._scores(spec, t["q"], t["k"]))
+    def _weights(self, s, lse):
+        return self.spec.normalization.function(s)
 
 
 class WholeRows(Passes):
     """All keys that queries see in one tile, by the backend's softmax."""
 
-    def _columns(self, chunk, i, body, first, zeros):
-        return body(self._visible(chunk, i), first)
-
-    def _row(self, scored, value, arrays, chunk, i, saved):
-        tiles = self.tiles
-        tile = self._visible(chunk, i)
-        q = tiles.cut_rows(scored[0], tile)
-        spec, k, v = self._cut(tile, (scored[1], value), arrays)
-        s = self._scores(spec, q, k)
-        p = self._normalized(s)
+    def _updated(self, state, s, spec, v, tile, saved):
+        tiles, p = self.tiles, self._weights(s, None)
         o = self._output(spec, p, v, tile, saved, self._narrow)
         if self.needs_lse:
             # The largest weight is 1 / l.
@@ -351,15 +333,13 @@ class WholeRows(Passes):
         else:
             lse = ops.zeros_like(o[..., :1])
         if not self.spec.restricted:
-            return o, lse
+            return lse, o
         lse = tiles.by_groups(ops.where(self._has_keys(spec, tile), tiles.by_heads(lse), MASKED))
-        return o * self._share((), lse), lse
+        return lse, o * self._share((), lse)
 
-    def _visible(self, chunk, i):
-        return self.tiles.visible(chunk, i)
-
-    def _normalized(self, s):
-        return backend.softmax(s)
+    def _weights(self, s, lse):
+        normalization = self.spec.normalization
+        return backend.softmax(s) if normalization is None else normalization(s, None)
 
     def _has_keys(self, spec, tile):
         """Whether queries have keys, as an array that broadcasts to (b, h, t, 1)."""
@@ -368,9 +348,6 @@ class WholeRows(Passes):
             terms = self.tiles.cut_columns(terms, tile)[:, :1, None, :, 0]
             mask = masks.both(mask, terms > HAS_KEYS)
         return ops.any(mask, axis=-1, keepdims=True)
-
-    def _weights(self, spec, t):
-        return self._normalized(self._scores(spec, t["scored_q"], t["scored_k"]))
 
     def _share(self, saved, lse):
         return ops.cast(lse > HAS_KEYS, self.wide) if self.spec.restricted else None
@@ -400,13 +377,6 @@ class WholeRows(Passes):
 
 class NormalizedRows(WholeRows):
     """All keys that queries see in one tile, by a `RowNormalization`."""
-
-    def _visible(self, chunk, i):
-        # With keys that no query sees: the programs of XLA have no sizes that vary.
-        return self.tiles.tile(chunk, i, 0)
-
-    def _normalized(self, s):
-        return self.spec.normalization(s, None)
 
     _of_weights = Passes._of_weights
 

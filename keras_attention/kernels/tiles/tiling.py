@@ -18,7 +18,7 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.kernels.semantics import MASKED
-from keras_attention.kernels.tiles import plans
+from keras_attention.kernels.tiles import strategies
 from keras_attention.sequences import masks
 from keras_attention.sequences.sizes import known, least, most, multiple, same
 from keras_attention.spec import Positions, mapped, padded
@@ -41,7 +41,7 @@ class Tiling:
         self.spec, self.strategy, self.plan = spec, strategy, plan
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
         queries, keys = sizes.queries, sizes.keys
-        self.masks_keys_apart = plans.masks_apart(strategy, spec)
+        self.masks_keys_apart = strategies.masks_apart(strategy, spec)
         self.pads_keys = not multiple(keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
@@ -131,11 +131,10 @@ class Tiling:
             whole = {"b": self.batch, "h": heads, "t": self.queries, "s": self.keys}
             sizes = zip(array.shape, axes, strict=True)
             array = ops.broadcast_to(array, [whole[x] if n is None else n for n, x in sizes])
+        pads = {"t": (self.queries, self.plan.queries), "s": (self.keys, self.plan.keys)}
         for axis, letter in enumerate(axes):
-            if letter == "t" and array.shape[axis] != 1:
-                array = self._pad(array, axis, self.queries, self.plan.queries)
-            if letter == "s" and array.shape[axis] != 1:
-                array = self._pad(array, axis, self.keys, self.plan.keys)
+            if letter in pads and array.shape[axis] != 1:
+                array = self._pad(array, axis, *pads[letter])
         return array
 
     def _pad(self, array, axis, length, size):
@@ -151,7 +150,9 @@ class Tiling:
 
     def visible(self, chunk, row):
         """The `Tile` of a block of queries and the keys that they can see, in one block of all."""
-        if self.span is None or self.plan.single:
+        # Programs of XLA have no sizes that vary; they never run the softmax of whole rows.
+        varies = self.strategy.whole_rows and self.spec.normalization is None
+        if not varies or self.span is None or self.plan.single:
             return self.tile(chunk, row, 0)
         keys, step = self.plan.keys, self.strategy.step
         # Not by the quotient of a negative number: ONNX's converter truncates it.
@@ -160,9 +161,6 @@ class Tiling:
         first = least(first * step, keys - 1)
         last = least(most(last * step, first + 1), keys)
         return Tile(chunk, row, 0, first, last - first)
-
-    def _is_whole(self, tile):
-        return tile.keys is self.plan.keys
 
     def _first_key(self, tile):
         """The index of the tile's first key in the sequence."""
@@ -179,13 +177,13 @@ class Tiling:
         plan = self.plan
         columns = backend.dynamic_slice(columns, 0, tile.chunk * plan.key_blocks + tile.column, 1)
         columns = ops.reshape(columns, (plan.batch, plan.groups, plan.keys, columns.shape[-1]))
-        if self._is_whole(tile):
+        if tile.keys is plan.keys:
             return columns
         return backend.dynamic_slice(columns, 2, tile.first, tile.keys)
 
     def uncut(self, array, tile, axis):
         """An array of a tile's keys, with zeros for the other keys of the block."""
-        if self._is_whole(tile):
+        if tile.keys is self.plan.keys:
             return array
         return padded(array, axis, tile.first, self.plan.keys - tile.first - tile.keys)
 
@@ -261,7 +259,7 @@ class Tiling:
         It starts from `first` if there is known to be one, otherwise from `zeros()`.
         """
         if known(self.plan.key_blocks) and self.plan.key_blocks == 1:
-            return body(self.tile(chunk, row, 0), first)
+            return body(self.visible(chunk, row), first)
         first, last = 0, self.plan.key_blocks
         if self.span is not None:
             first, last = self._reach(row, self.plan.keys, last)
