@@ -34,29 +34,21 @@ class MultiHeadLatentAttention(MultiHeadAttention):
     attention. Without one, heads have their own, which takes fewer operations per pair.
 
     Args:
-        num_heads: number of heads.
+        num_heads, value_dim: as in `MultiHeadAttention`.
         key_dim: features of each query and key head that come from the latent.
         rope_dim: features of each query head, and of the shared key, that are rotated.
-        latent_dim: features of the latent of keys and values.
-        value_dim: features of each value head; defaults to `key_dim`.
-        query_latent_dim: None, or the features of the latent of queries.
+        latent_dim, query_latent_dim: features of the latent of keys and values, and of that of
+            queries, or None.
         scale: multiplier of scores; `1 / √(key_dim + rope_dim)` by default.
         position: "rotary" rotates pairs of neighboring features, as DeepSeek's models do; or
             `positions.Rotary(dim=rope_dim)` with its options; None; or a position that has a bias
             alone, such as "alibi".
         use_bias: whether the projections to latents and that of the output have biases.
-        **kwargs: `output_shape`, `sliding_window`, `flash_attention` and `use_gate` of
-            `MultiHeadAttention`, and all other arguments of `Attention` but those that need keys
-            of heads: `score`, `num_key_value_heads`, `qk_norm` and `clip_qkv`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `attention_axes`, and those that
+            need keys of heads: `score`, `num_key_value_heads`, `qk_norm` and `clip_qkv`.
 
-    Call arguments are those of `Attention`: keys and values may come from a second sequence too.
-
-    Returns:
-        (B, T, D), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: as `MultiHeadAttention`; the position changes features other than
-            the `rope_dim` first ones of a head.
+    Call arguments, results and errors are those of `MultiHeadAttention`: keys and values may come
+    from a second sequence too.
 
     Example:
 

@@ -130,24 +130,14 @@ class LongformerAttention(GlobalTokensAttention):
     projections of their own see `patterns.Global`.
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
         window: how many positions to either side a token sees; half of `attention_window` in
             files of `transformers`.
         num_global: how many of the first tokens are global.
-        value_dim: features of each value head; defaults to `key_dim`.
-        **kwargs: `output_shape` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but `pattern`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
+            `attention_axes` and `flash_attention`.
 
-    Call arguments are those of `Attention`, without a cache, `use_causal_mask` and integers as
-    `positions`.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask; with
-        `return_attention_scores=True` also the weights before dropout, (B, H, T, S).
-
-    Raises:
-        ValueError, TypeError: as `MultiHeadAttention`; a call is causal, has a cache, or has
-            integers as `positions`.
+    Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
+    a cache, or has integers as `positions` is an error.
 
     Example:
 

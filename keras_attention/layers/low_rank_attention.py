@@ -77,25 +77,17 @@ class LinformerAttention(LowRankAttention):
     so is its value. A shorter sequence uses the columns of its length.
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
-        max_length: the largest number of keys, padding included.
+        max_length: the largest number of keys, padding included. More of them are a `ValueError`
+            if their number is known statically, and otherwise an error of the backend.
         rank: the number of rows to which keys and values are projected.
-        value_dim: features of each value head; defaults to `key_dim`.
         sharing: which projections are one (section 4): None for E and F of each key head, "heads"
             for one E and one F, "key_value" for E = F of all heads.
-        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but `pattern` and `position`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `position`,
+            `sliding_window` and `flash_attention`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone. A masked token
+    Call arguments, results and errors are those of `MultiHeadAttention`, with masks of padding
+    alone: a call that is causal, has a cache or arguments for pairs is an error. A masked token
     adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: a size, a slot or a mask is not as described; there are more keys
-            than `max_length`, if their number is known statically, and otherwise an error of the
-            backend; a call is causal, has a cache, or has arguments for pairs.
 
     Example:
 
@@ -198,26 +190,17 @@ class NystromAttention(LowRankAttention):
         Z_{j+1} = Z_j (13 I − A Z_j (15 I − A Z_j (7 I − A Z_j))) / 4
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
         num_landmarks: the number of segments.
-        value_dim: features of each value head; defaults to `key_dim`.
         num_iterations: steps of the pseudo-inverse.
         conv_kernel_size: None, or the width of a depthwise convolution of the values, one for each
-            head, that is added to its output (section "Nyströmformer", a skip connection).
-        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but those for which the product of three matrices
-            has no meaning: `pattern`, `position`, `normalization`, `dropout`, `use_sink` and
+            head, that is added to its output (section "Nyströmformer", a skip connection). Keys
+            must then be as many as queries.
+        **kwargs: all other arguments of `LinformerAttention` but those for which the product of
+            three matrices has no meaning: `normalization`, `dropout`, `use_sink` and
             `scores_regularizer`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: padding on
-    either side changes nothing.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: a size, a slot or a mask is not as described; a call is causal, has a
-            cache, or has arguments for pairs; with a convolution, keys are not as many as queries.
+    Call arguments, results and errors are those of `LinformerAttention`: padding on either side
+    changes nothing.
 
     Example:
 

@@ -28,7 +28,6 @@ class Retention(GatedStateAttention):
     at a rate γ of its own. The state is `S_t = γ S_{t−1} + k_t v_tᵀ`.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decays: γ of each key head, numbers in (0, 1]; None for the paper's `1 − 2^(−5 − h)`.
         position: None, "rotary" or a `positions.Rotary`, which rotates queries and keys, as in the
             paper. There is no state with those that depend on later tokens: "xpos", and scalings
@@ -36,22 +35,12 @@ class Retention(GatedStateAttention):
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms" (which the authors' code uses), "layer", a Keras
             layer, or False.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `LinearAttention` but `feature_map`, `causal`, `qk_norm`
+            and `clip_qkv`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and does not age those before it; in a call without a cache it adds to the
-    distances of rotary positions.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size or a slot is not as described, or a call has arguments for
-            pairs.
+    Call arguments, results and errors are those of `LinearAttention`, with masks of padding alone:
+    arguments for pairs are an error. A masked token is skipped, and does not age those before it;
+    in a call without a cache it adds to the distances of rotary positions.
 
     Example:
 
@@ -112,38 +101,24 @@ class GatedLinearAttention(GatedStateAttention):
     `(silu(X W^G) ⊙ Norm(heads)) W^O`.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decay_rank: columns of W_1; None for one matrix in place of the two.
         decay_temperature: τ: the larger, the slower heads forget.
-        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
             and values, which silu follows, at least 2; None for neither. It starts near the
             identity.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and with convolutions, so is its query. A decay is at least exp(−5) per token, below
-    which nothing is left after two.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+    Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
+    masked token is skipped too. A decay is at least exp(−5) per token, below which nothing is left
+    after two.
 
     Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8)
-    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
-    >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
-    True
+    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8, decay_rank=None)
+    >>> layer(x).shape
+    (2, 5, 32)
     """
 
     gate_bias = True
@@ -190,35 +165,21 @@ class GatedDeltaNet(GatedStateAttention):
     depthwise convolution follows each projection, before silu.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
-        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and with convolutions, so is its query.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+    Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
+    masked token is skipped too.
 
     Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8)
-    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
-    >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
-    True
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, conv_kernel_size=4)
+    >>> layer(x).shape
+    (2, 5, 32)
     """
 
     def __init__(
