@@ -13,7 +13,6 @@ from keras_attention.core.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.feature_maps import SumToOne
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.blocks import norms
-from keras_attention.layers.blocks.block_norms import Norm
 from keras_attention.layers.blocks.feed_forward import FeedForward
 from keras_attention.layers.blocks.transformer_block import Residual, TransformerBlock
 from keras_attention.sequences import inputs, masks, shapes
@@ -124,7 +123,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         dropout: float = 0.0,
         activation: Activation = "relu",
         layer_norm_epsilon: float = 1e-5,
-        norm: Norm = "layer",
+        norm: norms.Norm = "layer",
         key_dim: int | None = None,
         residual: Residual | None = None,
         kernel_initializer: Initializer = "glorot_uniform",

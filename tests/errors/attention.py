@@ -147,12 +147,14 @@ ROWS = {
     # Blocks
     r"x\.shape=\(2, 3, 4\), num_heads=3": lambda: ka.TransformerBlock(8, 3)(X),
     "cross_attention=False, and a `context`": lambda: block()(X, Y),
-    "A `context_mask` needs the `context`": lambda: block()(X, context_mask=true(B, S)),
-    "no weights yet, so that `context`": lambda: block(cross_attention=True)(
-        X, multi_head().cache_context(Y)
-    ),
-    "omit `context_mask`": lambda: decoder()(
+    "context of type NoneType": lambda: block()(X, context_mask=true(B, S)),
+    "context of type dict": lambda: decoder()(
         X, decoder().cache_context(Y), context_mask=true(B, S)
+    ),
+    "an unbuilt block": (
+        ValueError,
+        lambda: block(cross_attention=True)(X, multi_head().cache_context(Y)),
+        lambda: block(cross_attention=True).cache_context(Y),
     ),
     r"Received a dict of \['index', 'key', 'value'\]": lambda: decoder()(
         X, decoder().make_cache(B, S)
@@ -160,7 +162,6 @@ ROWS = {
     "what `cache_context` gave, which is": lambda: decoder()(
         X, Y, cache=decoder().cache_context(Y)
     ),
-    "no weights yet.*before `cache_context`": lambda: block(cross_attention=True).cache_context(Y),
     "causal=False, pattern=None": lambda: decoder(causal=False).make_cache(B, T),
     # Caches
     r"`cache` must be .*Received: \w*(Tensor|Array)": lambda: cached(X),

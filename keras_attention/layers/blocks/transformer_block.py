@@ -13,8 +13,7 @@ from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
-from keras_attention.layers.blocks import block_norms
-from keras_attention.layers.blocks.block_norms import RESIDUALS, Norm
+from keras_attention.layers.blocks import norms
 from keras_attention.layers.blocks.feed_forward import network
 from keras_attention.layers.heads.projections import Dropout
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -148,7 +147,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         logit_soft_cap: float | None = None,
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
-        norm: Norm = "layer",
+        norm: norms.Norm = "layer",
         key_dim: int | None = None,
         residual: Residual | None = None,
         use_bias: UseBias = True,
@@ -186,13 +185,13 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = qk_norm
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
+        self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         self.attention = saving.check_layer("attention", attention, optional=True)
         self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Parts that the block makes itself are not in its configuration.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
-        self.norm = block_norms.check(norm, self.residual)
+        self.norm = norms.check_branches(norm, self.residual)
         self._check_arguments()
         if not self.self_attention:
             self._made.discard("attention")
@@ -257,33 +256,29 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def build(self, x_shape, context_shape=None):
         dim = self._check(x_shape)
-        norms: dict[str, Any] = {}
+        own: dict[str, Any] = {}
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
             self.attention.key_dim = self.attention.value_dim = key_dim
         if self.self_attention:
             if not self.attention.built:
                 self.attention.build(x_shape)
-            norms |= block_norms.make(self, "attention", x_shape)
+            own |= norms.make_branch(self, "attention", x_shape)
         if self.cross_attention:
             if isinstance(context_shape, dict):
-                raise ValueError(
-                    "The block has no weights yet, so that `context` cannot be what its "
-                    "`cache_context` made. Call it once with a tensor, or "
-                    "`block.build(x_shape, context_shape)`."
-                )
+                self._check_built()
             # The attribute and the names are those of 0.1.0, by which files find the weights.
             self.context_attention = self._make_attention("context_attention", key_dim)
             self.context_attention.build(x_shape, context_shape)
-            norms |= block_norms.make(self, "cross_attention", x_shape)
+            own |= norms.make_branch(self, "cross_attention", x_shape)
         if "feed_forward" in self._made:
             self.feed_forward = network(self, self.intermediate_dim, "feed_forward")
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
-        norms |= block_norms.make(self, "feed_forward", x_shape)
+        own |= norms.make_branch(self, "feed_forward", x_shape)
         residual = self.residual or ("pre" if self.normalize_first else "post")
         # Not as a dictionary, which Keras would write to files a second time.
-        self._add_branches = functools.partial(RESIDUALS[residual], norms=norms)
+        self._add_branches = functools.partial(norms.RESIDUALS[residual], norms=own)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
         self.score.built = self.normalization.built = True
@@ -368,7 +363,7 @@ class TransformerBlock(saving.ConfigurableLayer):
 
         As `Attention.make_cache`, for a block that is built and causal.
         """
-        self._check_built("make_cache")
+        self._check_built()
         self._check_causal()
         return self.attention.make_cache(batch_size, length, dtype)
 
@@ -379,15 +374,16 @@ class TransformerBlock(saving.ConfigurableLayer):
         `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}` of a block that is built and
         has a cross-attention.
         """
-        self._check_built("cache_context")
+        self._check_built()
         self._memory(context, context_mask)
         return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
 
-    def _check_built(self, method):
+    def _check_built(self):
         if not self.built:
             raise ValueError(
-                "The block has no weights yet: call it once, or "
-                f"`block.build(x_shape, context_shape)`, before `{method}`."
+                "The block has no weights yet: call it once with a tensor, or "
+                "`block.build(x_shape, context_shape)`, for what `make_cache` and `cache_context` "
+                "make. Received: an unbuilt block"
             )
 
     def _check_causal(self):
@@ -429,24 +425,21 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"Received: cross_attention={self.cross_attention}, and "
                 + ("no `context`" if context is None else "a `context`")
             )
-        if not isinstance(context, dict):
-            if context is None and context_mask is not None:
-                raise ValueError("A `context_mask` needs the `context` that it masks.")
-            if context is None:
-                return {}
+        if context is not None and not isinstance(context, dict):
             mask = masks.padding(context, context_mask, "context", "context_mask")
             return {"value": context, "value_mask": mask}
-        if not kv_cache.is_context(context):
+        # Keras passes the masks that the parts of a dict carry, a dict of None.
+        if context_mask is not None and not isinstance(context_mask, dict):
+            raise ValueError(
+                "`context_mask` is of a `context` that is a tensor; one from `cache_context` "
+                f"contains its mask. Received it with a context of type {type(context).__name__}"
+            )
+        if context is not None and not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
                 f"{sorted(context)}"
             )
-        # Keras passes the masks that the parts of a dict carry, a dict of None.
-        if context_mask is not None and not isinstance(context_mask, dict):
-            raise ValueError(
-                "A `context` from `cache_context` contains its mask: omit `context_mask`"
-            )
-        return {"cache": context}
+        return {} if context is None else {"cache": context}
 
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
