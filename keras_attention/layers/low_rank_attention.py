@@ -37,12 +37,9 @@ class LowRankAttention(MultiHeadAttention, saved=False):
         "has_weights": False,
         "needs_positions": True,
         "refused": (*OF_PAIRS, "use_causal_mask"),
-        "refusal": "attends to vectors made of all tokens, so it has no weights of pairs, and is "
-        "not causal",
-        **dict.fromkeys(
-            ("no_decoding_reason", "no_cache_reason"),
-            "it attends to vectors made of all tokens, later ones too",
-        ),
+        "refusal": "attends to vectors made of all tokens: there are no weights and no order",
+        "no_decoding_reason": "it attends to vectors made of all tokens, later ones too",
+        "no_cache_reason": "it attends to vectors made of all tokens, later ones too",
         "tokens_reason": "its keys are made of the real tokens, one after another",
     }
 
@@ -114,8 +111,7 @@ class LinformerAttention(LowRankAttention):
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
         self.rank = shapes.check_count("rank", rank)
-        shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
-        self.sharing = sharing
+        self.sharing = shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
         self.heads = LinformerHeads(self)
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
@@ -159,11 +155,8 @@ class LinformerHeads(EinsumHeads):
         start = keras.initializers.RandomNormal(stddev=layer.max_length**-0.5, seed=layer.seed)
         roles = 1 if layer.sharing == "key_value" else 2
         heads = 1 if layer.sharing else self.key_value_heads
-        layer.sequence_kernel = layer.add_weight(
-            name="sequence_kernel",
-            shape=(roles, heads, layer.rank, layer.max_length),
-            initializer=start,
-        )
+        shape = (roles, heads, layer.rank, layer.max_length)
+        layer.sequence_kernel = layer.add_weight(shape, start, name="sequence_kernel")
         return super().build(query_shape, value_shape, key_shape)
 
 
@@ -253,8 +246,7 @@ class NystromAttention(LowRankAttention):
         found = ops.transpose(found, (0, 2, 1, 3))
         if keys.shape[2] < query.shape[2] and self.score.weights:
             # The score has weights for each head of the keys, fewer than what is summed has.
-            given = query, keys, keys, query_mask, real_keys
-            result = self.over_few(*given, return_weights=True)
+            result = self.over_few(query, keys, keys, query_mask, real_keys, return_weights=True)
             output = ops.einsum("bhts,bshv->bthv", ops.cast(result.weights, wide), found)
         else:
             keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
@@ -267,9 +259,8 @@ class NystromAttention(LowRankAttention):
 
     def _convolution(self, value, query, query_mask, key_mask):
         """The depthwise convolution of values (B, S, G, V) along the sequence, (B, S, H, V)."""
-        shapes.check_same(
-            "With `conv_kernel_size`, lengths", query=query.shape[1], key=value.shape[1]
-        )
+        sizes = {"query": query.shape[1], "key": value.shape[1]}
+        shapes.check_same("With `conv_kernel_size`, lengths", **sizes)
         if query.shape[1] == 0:
             # PyTorch has no convolution of nothing.
             return ops.zeros_like(query[..., :1] * value[:, :, :1])
@@ -297,9 +288,7 @@ class NystromHeads(EinsumHeads):
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
         if layer.conv_kernel_size is not None:
-            layer.conv_kernel = layer.add_weight(
-                name="conv_kernel",
-                shape=(layer.conv_kernel_size, layer.num_heads),
-                initializer=saving.clone_initializer(layer.kernel_initializer),
-            )
+            shape = (layer.conv_kernel_size, layer.num_heads)
+            start = saving.clone_initializer(layer.kernel_initializer)
+            layer.conv_kernel = layer.add_weight(shape, start, name="conv_kernel")
         return super().build(query_shape, value_shape, key_shape)

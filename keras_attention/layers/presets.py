@@ -203,8 +203,7 @@ class RelativePositionAttention(Attention):
         saving.check_free(type(self), kwargs)
         given = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         position = positions.Shaw(max_distance, use_values, per_head, *given, name="shaw")
-        kwargs["position"] = position
-        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        super().__init__(num_heads, key_dim, value_dim, position=position, **kwargs)
         weights = "embeddings_initializer", "embeddings_regularizer", "embeddings_constraint"
         self._keep_of(position, "max_distance", "use_values", "per_head", *weights)
 
@@ -288,23 +287,21 @@ class PredictedCenter:
     def weights(self, query_shape):
         """The weights of the center of queries (B, T, H, K), by their attributes of the layer."""
         heads, size = query_shape[2:]
-        units = self.layer.units or size
+        units, found = self.layer.units or size, {}
         # British, as in 0.1.0: saved files find the weights by these names.
         sizes = {"centre_kernel": (heads, size, units), "centre_vector": (heads, units, 1)}
-
-        start = self.layer.center_initializer
-        # The center is computed in float32, like scores: half precision cannot count to 4096.
-        return {
-            n: self.layer.add_weight(of, saving.clone_initializer(start), name=n, autocast=False)
-            for n, of in sizes.items()
-        }
+        for name, shape in sizes.items():
+            start = saving.clone_initializer(self.layer.center_initializer)
+            # The center is computed in float32, like scores: half precision cannot count to 4096.
+            found[name] = self.layer.add_weight(shape, start, name=name, autocast=False)
+        return found
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
-        wide = shapes.accumulation_dtype(query)
-        weights = self.layer.centre_kernel, self.layer.centre_vector
-        kernel, vector = (ops.cast(weight, wide) for weight in weights)
-        hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))
+        layer, wide = self.layer, shapes.accumulation_dtype(query)
+        given = query, layer.centre_kernel, layer.centre_vector
+        query, kernel, vector = (ops.cast(array, wide) for array in given)
+        hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", query, kernel))
         share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
         if key_mask is None:
             length = ops.shape(key)[1]
@@ -316,9 +313,8 @@ class PredictedCenter:
             length = ops.sum(real, axis=-1)[:, None, None, None]
         # The offset of each key from the center, (B, H, T, S).
         distance = ops.cast(at, wide) - share * length
-        window = self.layer.window
-        near = ops.less_equal(ops.abs(distance), float(window))
-        multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        near = ops.less_equal(ops.abs(distance), float(layer.window))
+        multiplier = ops.exp(-2.0 * ops.square(distance / layer.window))
         if spec.multiplier is not None:
             multiplier = multiplier * spec.multiplier
         return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)

@@ -100,8 +100,9 @@ class FeedForward(saving.ConfigurableLayer):
             hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
         else:
             hidden = projections.apply(self, self._intermediate_dense, x)
-        hidden = self._dropout_layer.drop(hidden, training)
-        return projections.apply(self, self._output_dense, hidden)
+        return projections.apply(
+            self, self._output_dense, self._dropout_layer.drop(hidden, training)
+        )
 
     compute_mask = masks.passed_on
 
@@ -259,10 +260,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
         self.correction_bias: Any = None
         if self.use_correction_bias:
-            shape = (self.num_experts,)
-            self.correction_bias = self.add_weight(
-                shape, "zeros", name="correction_bias", trainable=False, autocast=False
-            )
+            options = {"name": "correction_bias", "trainable": False, "autocast": False}
+            self.correction_bias = self.add_weight((self.num_experts,), "zeros", **options)
         self.shared: Any = None
         if self.shared_dim is not None:
             self.shared = network(self, self.shared_dim, "shared")
@@ -324,15 +323,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def _of_few(self, rows, chosen, weights):
         """The chosen experts alone."""
-
-        def of_chosen(array):
-            return backend.take(array, chosen, axis=0)
-
-        def product(kernel):
-            return ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel))
-
+        of_chosen = functools.partial(backend.take, indices=chosen, axis=0)
         weights = ops.cast(weights, self.compute_dtype)
-        hidden = self._activated(product, of_chosen) * ops.expand_dims(weights, -1)
+        hidden = self._activated(
+            lambda kernel: ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel)), of_chosen
+        )
+        hidden = hidden * ops.expand_dims(weights, -1)
         output = ops.einsum("nki,nkid->nd", hidden, of_chosen(self.output_kernel))
         if self.output_bias is None:
             return output

@@ -240,22 +240,18 @@ class TransformerBlock(saving.ConfigurableLayer):
             # With separate weights for the context. Plain normalizations need no copy.
             layers = {n: x for n, x in slots.items() if isinstance(x, keras.layers.Layer)}
             slots |= {n: type(x).from_config(x.get_config()) for n, x in layers.items()}
-        # Separate seeds, or weights and branches would be dropped by the same numbers.
-        number = 1 if name == "attention" else 2
+        slots |= {option: getattr(self, option) for option in OF_BOTH}
+        if self.seed is not None:
+            # Separate seeds, or weights and branches would be dropped by the same numbers.
+            slots["seed"] = self.seed + (1 if name == "attention" else 2)
         return MultiHeadAttention(
-            self.num_heads,
-            key_dim,
-            seed=None if self.seed is None else self.seed + number,
-            name=name,
-            dtype=self.dtype_policy,
-            **slots,
-            **{option: getattr(self, option) for option in OF_BOTH},
+            self.num_heads, key_dim, name=name, dtype=self.dtype_policy, **slots
         )
 
     # Building
 
     def build(self, x_shape, context_shape=None):
-        dim = self._check(x_shape)
+        *_, dim = self.compute_output_shape(x_shape)
         own: dict[str, Any] = {}
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
@@ -282,17 +278,6 @@ class TransformerBlock(saving.ConfigurableLayer):
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
         self.score.built = self.normalization.built = True
-
-    def _check(self, x_shape):
-        makes = "attention" in self._made or not self.self_attention
-        divides = self.key_dim is None and makes
-        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
-            raise ValueError(
-                "`x` must be (batch, positions, features), with features that "
-                f"`num_heads` divides unless `key_dim` is given. Received: "
-                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
-            )
-        return x_shape[-1]
 
     cross_attention_layer = parts.part("context_attention", "The attention to the context, if any.")
     cross_attention_norm = parts.part("context_attention_norm", "The norm of the cross-attention.")
@@ -338,15 +323,16 @@ class TransformerBlock(saving.ConfigurableLayer):
             return output
 
         branches = {}
+
+        def branch(name, layer, **given):
+            branches[name] = functools.partial(attend, name, layer, **given)
+
         if self.self_attention:
-            pairs |= {"use_causal_mask": self.causal, "cache": cache}
-            attended = "attention", self.attention
-            branches["attention"] = functools.partial(attend, *attended, **pairs)
+            branch("attention", self.attention, use_causal_mask=self.causal, cache=cache, **pairs)
         if self.cross_attention:
             # Rows may be compacted; those of the context are not.
             memory["positions"] = None if word is None else str(word)
-            attended = "cross_attention", self.context_attention
-            branches["cross_attention"] = functools.partial(attend, *attended, **memory)
+            branch("cross_attention", self.context_attention, **memory)
         branches["feed_forward"] = self.feed_forward
         keep = functools.partial(self._dropout_layer.drop, training=training)
         x = self._add_branches(x, branches, keep=keep)
@@ -359,10 +345,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     def make_cache(
         self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
     ) -> Cache:
-        """An empty cache of the self-attention, for `block(x, cache=cache)`.
-
-        As `Attention.make_cache`, for a block that is built and causal.
-        """
+        """As `Attention.make_cache`, of the self-attention, for a built and causal block."""
         self._check_built()
         self._check_causal()
         return self.attention.make_cache(batch_size, length, dtype)
@@ -450,7 +433,14 @@ class TransformerBlock(saving.ConfigurableLayer):
     # Shapes and masks, symbolically
 
     def compute_output_shape(self, x_shape, context_shape=None):
-        self._check(x_shape)
+        makes = "attention" in self._made or not self.self_attention
+        divides = self.key_dim is None and makes
+        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
+            raise ValueError(
+                "`x` must be (batch, positions, features), with features that "
+                f"`num_heads` divides unless `key_dim` is given. Received: "
+                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
+            )
         return tuple(x_shape)
 
     def compute_output_spec(self, *args, **kwargs):

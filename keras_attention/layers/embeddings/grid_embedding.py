@@ -23,13 +23,18 @@ class GridEmbedding(PositionEmbedding, saved=False):
 
     # A cell is where it is, whether those before it are masked or not.
     counts = False
+    _count_name = "prefix + cells of the grid"
 
     def __init__(self, grid: tuple[int, ...] | None = None, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = shapes.check_sizes("grid", grid, 1)
         self.prefix = shapes.check_count("prefix", prefix, minimum=0)
-        # The grid of sequences.
-        self._cells = self.grid
+        self._keep_cells(self.grid)
+
+    def _keep_cells(self, sizes):
+        """Stores the grid that sequences are made of, and the number of their positions."""
+        self._cells = sizes
+        self._count = None if sizes is None else Grid(sizes, self.prefix).count
 
     def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
         """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
@@ -42,10 +47,6 @@ class GridEmbedding(PositionEmbedding, saved=False):
             prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
             table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
         return position_embedding.rows_of(table, positions, self._count)
-
-    @property
-    def _count(self):
-        return Grid(self._cells, self.prefix).count
 
     def _check_axes(self, x_shape):
         if len(x_shape) == 3:
@@ -65,19 +66,16 @@ class GridEmbedding(PositionEmbedding, saved=False):
             )
 
     def _check_given(self, x, start_index, positions):
-        """Rejects positions that are not those of a grid."""
-        if len(x.shape) == 3:
-            given = x, start_index, positions
-            position_embedding.check_range("prefix + cells of the grid", self._count, *given)
         begins = positions is None and isinstance(start_index, int) and start_index == 0
-        length = backend.known_size(x.shape[1])
-        if len(x.shape) == 3 and begins and length not in (None, self._count):
-            raise ValueError(
-                f"A sequence of the grid {self._cells} with {self.prefix} positions before it has "
-                f"{self._count} positions; for others give `positions`. "
-                f"Received: x.shape={tuple(x.shape)}"
-            )
-        if len(x.shape) > 3 and not begins:
+        if len(x.shape) == 3:
+            super()._check_given(x, start_index, positions)
+            if begins and backend.known_size(x.shape[1]) not in (None, self._count):
+                raise ValueError(
+                    f"A sequence of the grid {self._cells} with {self.prefix} positions before it "
+                    f"has {self._count} positions; for others give `positions`. "
+                    f"Received: x.shape={tuple(x.shape)}"
+                )
+        elif not begins:
             raise ValueError(
                 "`start_index` and `positions` are of a sequence, (batch, positions, features). "
                 f"Received: x.shape={tuple(x.shape)}"
@@ -197,15 +195,15 @@ class LearnedGridEmbedding(GridEmbedding):
     ):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
         self.size = shapes.check_sizes("size", size, 1)
-        self._cells = self.size or self.grid
         choices = get_args(Interpolation)
         self.interpolation = shapes.check_choice("interpolation", interpolation, choices)
-        if self.grid is None or len(self._cells) != len(self.grid):
+        if self.grid is None or len(self.size or self.grid) != len(self.grid):
             raise ValueError(
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
-        self._rows = Grid(self.grid, self.prefix).count
+        self._rows = self._count
+        self._keep_cells(self.size or self.grid)
         self._check_within(self._cells)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)

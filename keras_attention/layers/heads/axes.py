@@ -26,15 +26,11 @@ class Axes:
         if attention_axes is None:
             attention_axes = tuple(middle)
         self.positions = tuple(axis if axis >= 0 else rank + axis for axis in attention_axes)
-        if not self.positions or any(axis not in middle for axis in self.positions):
+        once = len(set(self.positions)) == len(self.positions) > 0
+        if not once or any(axis not in middle for axis in self.positions):
             raise ValueError(
-                f"`attention_axes` must lie between the batch axis and the features of inputs with "
-                f"{rank} axes. Received: attention_axes={attention_axes}"
-            )
-        if len(set(self.positions)) < len(self.positions):
-            raise ValueError(
-                f"`attention_axes` must name an axis of inputs with {rank} axes only once. "
-                f"Received: attention_axes={attention_axes}"
+                "`attention_axes` must lie between the batch axis and the features, each once. "
+                f"Received: attention_axes={attention_axes}, for inputs with {rank} axes"
             )
         self.free = tuple(axis for axis in middle if axis not in self.positions)
         self._order = (0, *self.free, *self.positions)
@@ -47,11 +43,8 @@ class Axes:
         Folding multiplies them: 2 · 3 rows would attend to 3 · 2 rows of other examples.
         """
         for axis in (0, *self.free):
-            shapes.check_same(
-                f"Sizes of axis {axis}, which is not attended over,",
-                query=query_shape[axis],
-                value=value_shape[axis],
-            )
+            sizes = {"query": query_shape[axis], "value": value_shape[axis]}
+            shapes.check_same(f"Sizes of axis {axis}, which is not attended over,", **sizes)
 
     def matched(self, value, query):
         """`value`, checked at run time for sizes that `check` did not know."""
@@ -110,7 +103,7 @@ class Axes:
         lead = 1 + len(self.free)
         return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
 
-    def fold_mask(self, mask, query, value, name="attention_mask"):
+    def fold_mask(self, mask, query, value):
         """An attention mask (or bias) to (B · free, 1 or H, T, S).
 
         The mask's last axes are the query's and the key's positions; the axes before them are
