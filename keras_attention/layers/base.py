@@ -233,13 +233,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self._returned(output, scores, result.log_probability, cache)
 
     def _read(self, tensors, explicit, mask, cache, **given):
-        """The checked `Pairs` and the `Layout` of a call, of arrays or symbols.
-
-        Args:
-            tensors, explicit, mask: as in `sequence.read`.
-            cache: of the call, or None.
-            **given: the other arguments but `training`.
-        """
+        """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
         layout, how = kv_cache.UNCACHED, given["positions"]
         given["positions"] = None if isinstance(how, str) else how
         if self.traits.refused:
@@ -391,17 +385,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         True
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
-        if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size, minimum=0)
-        shapes.check_count("length", length)
-        window = self.traits.window
-        heads, key_dim, value_dim = self.heads.cached.stored
-        return kv_cache.make(
-            batch_size,
-            length if window is None else min(length, window),
-            *(heads, key_dim, value_dim),
-            dtype or self.compute_dtype,
-        )
+        kv_cache.check_rows(batch_size)
+        length = shapes.check_count("length", length)
+        length = length if self.traits.window is None else min(length, self.traits.window)
+        sizes = self.heads.cached.stored
+        return kv_cache.make(batch_size, length, *sizes, dtype or self.compute_dtype)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

@@ -31,6 +31,12 @@ from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions
 
 
+def check_rows(batch_size):
+    """Raises unless a number of rows, which may be a tensor, is one."""
+    if isinstance(batch_size, (bool, int, float)):
+        shapes.check_count("batch_size", batch_size, minimum=0)
+
+
 def make(batch_size, length, heads, key_dim, value_dim, dtype):
     """An empty cache of `length` entries."""
     sizes = {"key": key_dim} if value_dim is None else {"key": key_dim, "value": value_dim}

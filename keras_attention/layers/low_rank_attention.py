@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
 
 import keras
@@ -22,16 +23,18 @@ from keras_attention.layers.heads.axes import Axes
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import masks, shapes
-from keras_attention.spec import Positions
+from keras_attention.spec import AttentionResult, Positions
 
 
 class LowRankAttention(MultiHeadAttention, saved=False):
     """Multi-head attention through few keys.
 
-    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`, which returns
-    an `AttentionResult`.
+    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`: the
+    `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V), with masks (B, T) and
+    (B, S), True = a real token, or None.
     """
 
+    through_few: Callable[..., AttentionResult]
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
     own_traits: ClassVar = {
         "has_weights": False,
@@ -46,15 +49,6 @@ class LowRankAttention(MultiHeadAttention, saved=False):
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
         return self.through_few(query, key, value, query_mask, key_mask, training)
-
-    def through_few(self, query, key, value, query_mask, key_mask, training):
-        """The `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
-
-        Args:
-            query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
-            training: whether weights are dropped.
-        """
-        raise TypeError(f"{type(self).__name__} must implement `through_few`.")
 
     def over_few(self, query, key, value, query_mask, key_mask, training=None, **given):
         """Attention of the pipeline, over other queries or keys than those of the call."""

@@ -7,7 +7,6 @@ from keras_attention import feature_maps, patterns, positions, scores
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.linear_time.state_attention import StateAttention
-from keras_attention.layers.low_rank_attention import LowRankAttention
 from tests.errors.calls import (
     B,
     D,
@@ -75,7 +74,6 @@ ROWS = {
     "Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(
         X, use_causal_mask=True, positions=np.arange(T)
     ),
-    "LowRankAttention must implement `through_few`": (TypeError, lambda: LowRankAttention(2, 4)(X)),
     "Received: use_causal_mask": lambda: ka.LinformerAttention(2, 4, T, 2)(X, use_causal_mask=True),
     "max_length=2 keys. Received: 3": (
         ValueError,

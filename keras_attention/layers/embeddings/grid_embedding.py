@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from keras import ops
@@ -21,6 +22,8 @@ CUBIC = -0.75
 class GridEmbedding(PositionEmbedding, saved=False):
     """The base of both: merges the vectors of a grid's cells into a grid or a sequence of them."""
 
+    # Vectors (rows, columns, size) of the cells of a grid of these sizes.
+    vectors: Callable[[tuple[Any, ...], int], Tensor]
     # A cell is where it is, whether those before it are masked or not.
     counts = False
     _count_name = "prefix + cells of the grid"
@@ -35,10 +38,6 @@ class GridEmbedding(PositionEmbedding, saved=False):
         """Stores the grid that sequences are made of, and the number of their positions."""
         self._cells = sizes
         self._count = None if sizes is None else Grid(sizes, self.prefix).count
-
-    def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
-        """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
-        raise TypeError(f"{type(self).__name__} must implement `vectors(self, sizes, size)`.")
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         table = ops.reshape(self.vectors(self._cells, size), (-1, size))

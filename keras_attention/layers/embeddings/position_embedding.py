@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import keras
@@ -20,6 +21,8 @@ MergeMode = Literal["add", "concat", "none"]
 class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     """The base of both: computes each row's positions, and merges the vectors of `embed`."""
 
+    # Vectors (..., T, size) for integer positions (..., T).
+    embed: Callable[[Tensor, int], Tensor]
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
     # The rows of the table of learned vectors, and the number of positions; None without a table.
@@ -31,10 +34,6 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
         super().__init__(**kwargs)
         self.dim = shapes.check_optional_count("dim", dim)
         self.merge_mode = shapes.check_choice("merge_mode", merge_mode, get_args(MergeMode))
-
-    def embed(self, positions: Tensor, size: int) -> Tensor:
-        """Vectors (..., T, size) for integer positions (..., T)."""
-        raise TypeError(f"{type(self).__name__} must implement `embed(self, positions, size)`.")
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)

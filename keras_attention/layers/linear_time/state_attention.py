@@ -126,19 +126,18 @@ class StateAttention(OutputProjection, saved=False):
         `length` and `dtype` are ignored: a row may have any number of tokens, and sums are in
         float32. Raises `ValueError` if keys are encoded by more than their own position.
         """
-        if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size, minimum=0)
+        kv_cache.check_rows(batch_size)
         if self.position is not None and not self.position.encodes_alone:
             raise ValueError(
                 "A state sums keys that are encoded once, and later tokens would change those of "
                 f"this position. Received: a layer with position={self.position!r}"
             )
         wide = shapes.full_precision(self.compute_dtype)
-        arrays = {
-            name: ops.full((batch_size, *shape), NOTHING if name == "largest" else 0, wide)
-            for name, shape in self._cached_shapes.items()
-        }
-        return {**arrays, "index": ops.zeros((batch_size,), "int32")}
+        cache = {"index": ops.zeros((batch_size,), "int32")}
+        for name, shape in self._cached_shapes.items():
+            empty = NOTHING if name == "largest" else 0
+            cache[name] = ops.full((batch_size, *shape), empty, wide)
+        return cache
 
 
 def _has_keys(query_mask, key_mask, causal):
