@@ -271,7 +271,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         """The kernels and the biases, or None, of a projection of all experts."""
         if not wanted:
             return None, None
-        shape, start = (self.num_experts, inputs, outputs), _OfEach(self.kernel_initializer)
+        shape, start = (self.num_experts, inputs, outputs), _of_each(self.kernel_initializer)
         shapes.check_memory(name, shape)
         kernel = self.add_weight(name=f"{name}_kernel", shape=shape, initializer=start)
         if not self.use_bias:
@@ -355,27 +355,22 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         return tuple(x_shape)
 
 
-class _OfEach(keras.initializers.Initializer):
+def _of_each(initializer):
     """An initializer of matrices, for a stack of them, each drawn by itself."""
 
-    def __init__(self, initializer):
-        self.initializer = initializer
-
-    def __call__(self, shape, dtype=None):
-        count, *matrix = shape
-        return ops.stack([self._numbered(n)(tuple(matrix), dtype) for n in range(count)])
-
-    def _numbered(self, n):
-        """A copy whose seed, if there is one, is that of the matrix `n`."""
-        if not isinstance(self.initializer, keras.initializers.Initializer):
-            return self.initializer
-        config = self.initializer.get_config()
+    def numbered(n):
+        # A copy whose seed, if there is one, is that of the matrix `n`.
+        if not isinstance(initializer, keras.initializers.Initializer):
+            return initializer
+        config = initializer.get_config()
         if isinstance(config.get("seed"), int):
             config["seed"] += n
-        return type(self.initializer).from_config(config)
+        return type(initializer).from_config(config)
 
-    def get_config(self):
-        return {"initializer": keras.initializers.serialize(self.initializer)}
+    def stack(shape, dtype=None):
+        return ops.stack([numbered(n)(tuple(shape[1:]), dtype) for n in range(shape[0])])
+
+    return stack
 
 
 def _route(layer, numbers):

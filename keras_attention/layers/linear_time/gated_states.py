@@ -89,9 +89,6 @@ class Retention(GatedStateAttention):
         decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
         return query * self.key_dim**-0.5, key, value, decay
 
-    def recurrence(self, query, key, value, decay, *, causal, state):
-        return recurrence.run(query, key, value, decay, state)
-
 
 class GatedLinearAttention(GatedStateAttention):
     r"""Gated linear attention (Yang et al. 2024, section 4.4), always causal.
@@ -150,9 +147,6 @@ class GatedLinearAttention(GatedStateAttention):
         decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
         return query * self.key_dim**-0.5, key, value, decay
 
-    def recurrence(self, query, key, value, decay, *, causal, state):
-        return recurrence.run(query, key, value, decay, state)
-
 
 class GatedDeltaNet(GatedStateAttention):
     r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
@@ -203,11 +197,9 @@ class GatedDeltaNet(GatedStateAttention):
     def build_decay(self):
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
-            heads = (self.heads.key_value_heads,)
+            heads, biases = (self.heads.key_value_heads,), _spread(0.001, 0.1, softplus=True)
             self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
-            self.decay_bias = self.add_weight(
-                name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
-            )
+            self.decay_bias = self.add_weight(heads, biases, name="decay_bias")
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
@@ -215,10 +207,8 @@ class GatedDeltaNet(GatedStateAttention):
         if not decay:
             return query, key, value, rate
         with keras_private.uncast_variables():
-            scale, bias = (
-                ops.cast(weight, rate.dtype)[:, None]
-                for weight in (self.decay_scale, self.decay_bias)
-            )
+            weights = self.decay_scale, self.decay_bias
+            scale, bias = (ops.cast(weight, rate.dtype)[:, None] for weight in weights)
         return query, key, value, rate, -ops.exp(scale) * ops.softplus(decay[0] + bias)
 
     def recurrence(self, query, key, value, rate, decay=None, *, causal, state):

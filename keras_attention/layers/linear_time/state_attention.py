@@ -14,7 +14,7 @@ from keras_attention import patterns, saving
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Cache, Dtype, Tensor
-from keras_attention.kernels.linear_time.recurrence import NOTHING
+from keras_attention.kernels.linear_time import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import QK_NORMS, BaseAttention, OutputProjection, QkNorm
 from keras_attention.layers.blocks import norms
@@ -135,7 +135,7 @@ class StateAttention(OutputProjection, saved=False):
         wide = shapes.full_precision(self.compute_dtype)
         cache = {"index": ops.zeros((batch_size,), "int32")}
         for name, shape in self._cached_shapes.items():
-            empty = NOTHING if name == "largest" else 0
+            empty = recurrence.NOTHING if name == "largest" else 0
             cache[name] = ops.full((batch_size, *shape), empty, wide)
         return cache
 
@@ -228,6 +228,9 @@ class GatedStateAttention(StateAttention, saved=False):
 
     def build_decay(self):
         """Makes the weights of the decay other than its projection."""
+
+    def recurrence(self, query, key, value, decay, *, causal, state):
+        return recurrence.run(query, key, value, decay, state)
 
     @functools.cached_property
     def traits(self):

@@ -123,6 +123,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             )
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
+        # Whether prepared keys are the same for all steps.
+        self._prepares_keys = self.attention.score.prepares_apart and not reads_keys(self.attention)
         self.attention_activation = keras.activations.get(attention_activation)
         self.alignment = alignments.get(alignment)
         if self.alignment is not None:
@@ -321,7 +323,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 masks=masks.of_pairs(None, mask, None),
                 pattern=attention.whole_pattern(),
                 return_weights=self.return_attention_scores or alignment is not None,
-                prepared=self._keys_can_be_prepared(),
+                prepared=self._prepares_keys,
                 **given,
             )
 
@@ -466,14 +468,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         with keras_private.uncast_variables():
             if self.alignment is not None:
                 prepared = self.alignment.prepare(key)
-            if self._keys_can_be_prepared():
+            if self._prepares_keys:
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
         return [key, value, masks.whole(mask, memory), *prepared]
-
-    def _keys_can_be_prepared(self):
-        """Whether prepared keys are the same for all steps."""
-        return self.attention.score.prepares_apart and not reads_keys(self.attention)
 
     def _first_states(self, memory, states):
         """The states of a loop, `state_size` each, from those of `checked`."""
