@@ -235,16 +235,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         size, rest = divmod(self.num_experts, self.num_groups)
         one = self.num_groups == self.top_groups == 1
         few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
-        if few and not one:
+        if self.top_k > self.num_experts or (few and not one):
             raise ValueError(
-                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
-                "`top_groups` have at least `top_k` experts. Received: num_experts="
-                f"{num_experts}, top_k={top_k}, num_groups={num_groups}, top_groups={top_groups}"
-            )
-        if self.top_k > self.num_experts:
-            raise ValueError(
-                "`top_k` must be at most `num_experts`. "
-                f"Received: top_k={top_k}, num_experts={num_experts}"
+                "`top_k` must be at most `num_experts`, and several `num_groups` divide these into "
+                "groups of at least 2, of which `top_groups` have at least `top_k` experts. "
+                f"Received: num_experts={num_experts}, top_k={top_k}, num_groups={num_groups}, "
+                f"top_groups={top_groups}"
             )
         if not self.gated and not (self.limit is None and self.offset == 0):
             raise ValueError(

@@ -93,11 +93,8 @@ class Axes:
         )
 
     def fold_padding(self, mask, like):
-        """A mask (B, …) of the first axes of `like` (B, …, D) to (B · free, T)."""
+        """The padding mask (B or 1, …) of `like` (B, …, D) to (B · free, T)."""
         shape = ops.shape(like)[:-1]
-        for _ in range(len(shape) - len(mask.shape)):
-            mask = ops.expand_dims(mask, -1)
-        _check_fits("mask", tuple(mask.shape), tuple(mask.shape), shape)
         mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
         sizes = [shape[axis] for axis in self._order]
         lead = 1 + len(self.free)
@@ -127,20 +124,12 @@ class Axes:
             )
         lead = len(shape) - least
         whole = (*shape[:lead], *expected[lead:-least], *shape[lead:])
-        _check_fits(name, shape, whole, expected)
-
-
-def _check_fits(name, shape, whole, expected):
-    """Raises unless a shape, `whole` with all axes, broadcasts to the expected one, if known."""
-    fits = len(whole) == len(expected) and all(
-        size is None or size == 1 or not known(wanted) or size == wanted
-        for size, wanted in zip(whole, expected, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"`{name}` must broadcast to {tuple(expected)}, with the axes that are attended over. "
-            f"Received: {name}.shape={shape}"
-        )
+        for size, wanted in zip(whole, expected, strict=True):
+            if size not in (None, 1) and known(wanted) and size != wanted:
+                raise ValueError(
+                    f"`{name}` must broadcast to {expected}, with the axes that are attended over. "
+                    f"Received: {name}.shape={shape}"
+                )
 
 
 def _product(sizes):
