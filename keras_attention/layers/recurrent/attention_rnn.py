@@ -131,11 +131,13 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             zeros = ops.zeros((batch, cell.attention.num_heads * length), states[0].dtype)
             states = [ops.concatenate([states[0], zeros], axis=-1), *states[1:]]
 
+        options = {"training": training, "return_attention_scores": with_scores}
+
         def step(inputs, states):
             # The constants are no states of the loop, which would copy, mask and return them.
             [(before, *states)] = states
             states = [[before[:, :features], *states, *constants]]
-            output, [states] = cell(inputs, states, training, with_scores)
+            output, [states] = cell(inputs, states, **options)
             return output, [[output, *states[1:count]]]
 
         # Keras's loop would read the first step.
