@@ -359,10 +359,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         position, and positions count only the others, per row.
 
         Args:
-            batch_size: number of rows.
+            batch_size, dtype: number of rows; of keys and values, the compute dtype by default.
             length: the largest number of tokens of a row. If the pattern has a smaller window,
                 the cache stores only the window, and rows may be of any length.
-            dtype: of keys and values; the layer's compute dtype by default.
 
         Returns:
             `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
@@ -370,9 +369,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             normalized, and rotated by rotary positions.
 
         Raises:
-            ValueError: a size is no count, or the layer cannot decode. A call raises
-                if more than `length` tokens are appended to a row. In compiled code, which
-                cannot raise, the whole output of that row is NaN, from then on.
+            ValueError: a size is no count, or the layer cannot decode; in a call, more than
+                `length` tokens are appended to a row. In compiled code, which cannot raise, the
+                whole output of that row is NaN, from then on.
 
         >>> import keras, keras_attention
         >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)

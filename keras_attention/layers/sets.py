@@ -94,16 +94,8 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         num_inducing_points, initializer: m, and the initializer of the points.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (B, S, D), a set of S elements.
-        mask: boolean (B, S), True = a real element; combined with the mask that `x` carries.
-        training: whether to apply dropout.
-
-    Returns:
-        (B, S, D), carrying the mask, and 0 where masked.
-
-    Raises:
-        ValueError, TypeError: as `TransformerBlock` and `LearnedQueries`.
+    Call arguments, results and errors are those of `TransformerBlock`, for a set `x`, (B, S, D),
+    `mask` and `training` alone. A masked element has output 0.
 
     Example:
 

@@ -150,11 +150,11 @@ class MixtureOfExperts(saving.ConfigurableLayer):
     than there are, as in generation, where only the weights of these are read.
 
     Args:
-        num_experts, top_k: E, and how many experts each position uses.
+        num_experts, top_k: E, and how many of these each position uses.
         intermediate_dim, activation, gated: of each expert, as in `FeedForward`.
         use_bias: whether router and experts have biases.
-        limit: None, or the bound of the projections of gated experts.
-        offset: added to the projection that the gate multiplies.
+        limit, offset: of gated experts: the bound of the projections, or None, and a number that
+            is added to the projection that the gate multiplies.
         kernel_initializer, bias_initializer: of router and experts.
         normalize_weights: whether the weights of the chosen experts sum to 1.
         scoring: "softmax", or "sigmoid" for weights that are sigmoids of r (DeepSeek-V3, 2024,
@@ -162,24 +162,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         use_correction_bias: whether experts are chosen by weight plus `correction_bias`, which has
             no gradient and no part in the weights. To balance experts, raise it where one is used
             too little (DeepSeek-V3, equation 16).
-        num_groups, top_groups: experts are in `num_groups` groups, one after another, and each
-            position uses those of the `top_groups` whose two best experts have the largest sum.
+        num_groups, top_groups: experts are in `num_groups` equal groups of at least 2, one after
+            another, and each position uses those of the `top_groups`, with at least `top_k`
+            experts, whose two best experts have the largest sum.
         scale: multiplier of the weights.
         shared_dim: None, or the features inside one more network, without a router, which all
             positions use (DeepSeekMoE, Dai et al. 2024).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (..., D).
-        training: whether a router that cannot learn is warned of.
-
-    Returns:
-        (..., D), carrying the mask of `x`.
-
-    Raises:
-        ValueError: an argument is not as described, `top_k` exceeds `num_experts`, groups are not
-            of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is given
-            without `gated`.
+    Call arguments, results and errors are those of `FeedForward`; with `training=True`, a router
+    that cannot learn is warned of.
 
     Example:
 

@@ -101,18 +101,10 @@ class SinCosGridEmbedding(GridEmbedding):
         **kwargs: `dim` and `merge_mode` as in `SinCosPositionEmbedding`; `name`, `dtype`,
             `trainable` of any Keras layer.
 
-    Call arguments:
-        x: a sequence (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D)
-            of any size, without a `prefix`.
-        start_index, positions: of a sequence, as in `SinCosPositionEmbedding`: `positions` are
-            integers (T,) or (B, T) for a part of the cells, such as the patches that are not
-            hidden. The first cell has the position `prefix`.
-
-    Returns:
-        `x` with the vectors, as `SinCosPositionEmbedding`, carrying the mask of `x`.
-
-    Raises:
-        ValueError, TypeError: as `SinCosPositionEmbedding`.
+    Call arguments, results and errors are those of `SinCosPositionEmbedding`, for a sequence
+    (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D) of any size,
+    without a `prefix`. `positions` of a sequence are integers (T,) or (B, T) for a part of the
+    cells, such as the patches that are not hidden; the first cell has the position `prefix`.
 
     Example:
 
