@@ -57,11 +57,14 @@ class Axes:
 
     def fold(self, heads):
         """(B, …, H, K) to (B · free, T, H, K)."""
-        rank = len(heads.shape)
+        rank, shape = len(heads.shape), ops.shape(heads)
         heads = ops.transpose(heads, (*self._order, rank - 2, rank - 1))
-        shape = ops.shape(heads)
-        lead = 1 + len(self.free)
-        return ops.reshape(heads, (_product(shape[:lead]), _product(shape[lead:-2]), *shape[-2:]))
+        return ops.reshape(heads, (*self._rows(shape), *shape[-2:]))
+
+    def _rows(self, shape):
+        """The sizes (B · free, T) to which those of inputs (B, …) are folded."""
+        sizes, lead = [shape[axis] for axis in self._order], 1 + len(self.free)
+        return _product(sizes[:lead]), _product(sizes[lead:])
 
     def unfold(self, heads, like):
         """(B · free, T, H, K) to (B, …, H, K), with the axes of the input `like` (B, …, D)."""
@@ -73,10 +76,8 @@ class Axes:
 
     def unfold_rows(self, rows, like):
         """Values of positions, (B · free or 1, T or 1), to (B, …)."""
-        shape = ops.shape(like)
-        rows = ops.broadcast_to(rows, ops.shape(self.fold(like[..., None]))[:2])
-        rows = self.unfold(rows[..., None, None], like)[..., 0, 0]
-        return ops.reshape(rows, shape[:-1])
+        rows = ops.broadcast_to(rows, self._rows(ops.shape(like)))
+        return self.unfold(rows[..., None, None], like)[..., 0, 0]
 
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
@@ -96,9 +97,7 @@ class Axes:
         """The padding mask (B or 1, …) of `like` (B, …, D) to (B · free, T)."""
         shape = ops.shape(like)[:-1]
         mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
-        sizes = [shape[axis] for axis in self._order]
-        lead = 1 + len(self.free)
-        return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
+        return ops.reshape(mask, self._rows(shape))
 
     def fold_mask(self, mask, query, value):
         """An attention mask (or bias) to (B · free, 1 or H, T, S).

@@ -129,9 +129,10 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
-        # The numbers of states of the alignment and of the wrapped cell, and of all.
+        # The sizes of the states of the wrapped cell; how many the alignment has, and how many all.
+        self._sizes = tuple(keras.tree.flatten(self.cell.state_size))
+        self._own = len(self._sizes)
         self._aligned = 0 if self.alignment is None else self.alignment.num_states
-        self._own = len(keras.tree.flatten(self.cell.state_size))
         self._count = self._own + self._aligned + 2
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
@@ -144,12 +145,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """One list, of the output, states of the wrapped cell and of the alignment, and steps."""
         # `RNN` copies it in its constructor. So what depends on the memory is None.
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
-        return [self._sizes(output, None)]
-
-    def _sizes(self, output, pairs):
-        """Those of all states, of an output and of an alignment of all pairs."""
-        aligned = [pairs] * self._aligned
-        return [output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
+        return [[output, *self._sizes, *[None] * self._aligned, 1]]
 
     @property
     def output_size(self) -> int:
@@ -168,7 +164,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
                 f"Received: memory.shape={memory_shape}"
             )
-        return self._sizes(size, pairs)
+        return [size, *self._sizes, *[pairs] * self._aligned, 1]
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
@@ -481,8 +477,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         if not states and hasattr(self.cell, "get_initial_state"):
             states = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch))
         elif not states:
-            sizes = keras.tree.flatten(self.cell.state_size)
-            states = [ops.zeros((batch, n), self.compute_dtype) for n in sizes]
+            states = [ops.zeros((batch, n), self.compute_dtype) for n in self._sizes]
         aligned = self.alignment and self.alignment.first_states((batch, heads, length))
         first = [ops.reshape(state, (batch, heads * length)) for state in aligned or ()]
         if len(states) < self._count:
