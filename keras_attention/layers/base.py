@@ -388,7 +388,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         length = shapes.check_count("length", length)
         length = length if self.traits.window is None else min(length, self.traits.window)
         sizes = self.heads.cached.stored
-        return kv_cache.make(batch_size, length, *sizes, dtype or self.compute_dtype)
+        return kv_cache.make(batch_size, length, *sizes, dtype=dtype or self.compute_dtype)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

@@ -203,7 +203,8 @@ class RelativePositionAttention(Attention):
         saving.check_free(type(self), kwargs)
         given = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         position = positions.Shaw(max_distance, use_values, per_head, *given, name="shaw")
-        super().__init__(num_heads, key_dim, value_dim, position=position, **kwargs)
+        kwargs["position"] = position
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         weights = "embeddings_initializer", "embeddings_regularizer", "embeddings_constraint"
         self._keep_of(position, "max_distance", "use_values", "per_head", *weights)
 

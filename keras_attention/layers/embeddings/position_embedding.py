@@ -27,7 +27,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     counts = True
     # The rows of the table of learned vectors, and the number of positions; None without a table.
     _rows: int | None = None
-    _count: int | None = None
+    _count: Any = None
     _count_name = "max_length"
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):

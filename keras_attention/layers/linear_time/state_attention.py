@@ -229,8 +229,8 @@ class GatedStateAttention(StateAttention, saved=False):
     def build_decay(self):
         """Makes the weights of the decay other than its projection."""
 
-    def recurrence(self, query, key, value, decay, *, causal, state):
-        return recurrence.run(query, key, value, decay, state)
+    def recurrence(self, *heads: Any, **given: Any) -> Any:
+        return recurrence.run(*heads, state=given["state"])
 
     @functools.cached_property
     def traits(self):
@@ -264,7 +264,7 @@ class GatedStateAttention(StateAttention, saved=False):
             convolved = short_convolution.convolve(heads, kernels, given["key_mask"], before)
             (query, key, value), last = convolved
             if state is not None:
-                state = {**state, "last": ops.cast(last, before.dtype)}
+                state = {**state, "last": ops.cast(last, state["last"].dtype)}
         return super().attend(query, key, value, positions, training, state, gates, **given)
 
     @property
