@@ -387,8 +387,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         kv_cache.check_rows(batch_size)
         length = shapes.check_count("length", length)
         length = length if self.traits.window is None else min(length, self.traits.window)
-        sizes = self.heads.cached.stored
-        return kv_cache.make(batch_size, length, *sizes, dtype=dtype or self.compute_dtype)
+        heads, key_dim, value_dim = self.heads.cached.stored
+        dtype = dtype or self.compute_dtype
+        return kv_cache.make(batch_size, length, heads, key_dim, value_dim, dtype)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

@@ -230,7 +230,8 @@ class GatedStateAttention(StateAttention, saved=False):
         """Makes the weights of the decay other than its projection."""
 
     def recurrence(self, *heads: Any, **given: Any) -> Any:
-        return recurrence.run(*heads, state=given["state"])
+        query, key, value, decay = heads
+        return recurrence.run(query, key, value, decay, given["state"])
 
     @functools.cached_property
     def traits(self):
