@@ -302,8 +302,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def _returned(self, output, scores, log_probability, cache):
         """What a call returns: the output alone, or followed by what else was asked for."""
-        more = [x for x in (scores, log_probability, cache) if x is not None]
-        return (output, *more) if more else output
+        found = (output,)
+        for x in (scores, log_probability, cache):
+            if x is not None:
+                found += (x,)
+        return found if len(found) > 1 else output
 
     def split(self, x, role):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""

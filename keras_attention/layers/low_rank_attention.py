@@ -40,7 +40,7 @@ class LowRankAttention(MultiHeadAttention, saved=False):
         "has_weights": False,
         "needs_positions": True,
         "refused": (*OF_PAIRS, "use_causal_mask"),
-        "refusal": "attends to vectors made of all tokens: there are no weights and no order",
+        "refusal": "attends to vectors of all tokens: it has no weights of pairs and is not causal",
         "no_decoding_reason": "it attends to vectors made of all tokens, later ones too",
         "no_cache_reason": "it attends to vectors made of all tokens, later ones too",
         "tokens_reason": "its keys are made of the real tokens, one after another",
