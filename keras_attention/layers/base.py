@@ -387,12 +387,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         True
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
-        kv_cache.check_rows(batch_size)
         length = shapes.check_count("length", length)
         length = length if self.traits.window is None else min(length, self.traits.window)
-        heads, key_dim, value_dim = self.heads.cached.stored
-        dtype = dtype or self.compute_dtype
-        return kv_cache.make(batch_size, length, heads, key_dim, value_dim, dtype)
+        heads, *sizes = self.heads.cached.stored
+        given = zip(("key", "value"), sizes, strict=True)
+        arrays = {name: (heads, length, size) for name, size in given if size is not None}
+        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

@@ -31,21 +31,15 @@ from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions
 
 
-def check_rows(batch_size):
-    """Raises unless a number of rows, which may be a tensor, is one."""
+def make(batch_size, arrays, dtype):
+    """An empty cache: zeros of these shapes by name, before which comes the batch axis."""
+    # The number of rows may be a tensor.
     if isinstance(batch_size, (bool, int, float)):
         shapes.check_count("batch_size", batch_size, minimum=0)
-
-
-def make(batch_size, length, heads, key_dim, value_dim, dtype):
-    """An empty cache of `length` entries."""
-    sizes = {"key": key_dim} if value_dim is None else {"key": key_dim, "value": value_dim}
-    for name, size in sizes.items():
-        shapes.check_memory(name, [n for n in (heads, length, size) if isinstance(n, int)])
-    return {
-        **{n: ops.zeros((batch_size, heads, length, size), dtype) for n, size in sizes.items()},
-        "index": ops.zeros((batch_size,), "int32"),
-    }
+    for name, shape in arrays.items():
+        shapes.check_memory(name, shape)
+    found = {name: ops.zeros((batch_size, *shape), dtype) for name, shape in arrays.items()}
+    return {**found, "index": ops.zeros((batch_size,), "int32")}
 
 
 def layout(cache, layouts, window):

@@ -126,17 +126,15 @@ class StateAttention(OutputProjection, saved=False):
         `length` and `dtype` are ignored: a row may have any number of tokens, and sums are in
         float32. Raises `ValueError` if keys are encoded by more than their own position.
         """
-        kv_cache.check_rows(batch_size)
         if self.position is not None and not self.position.encodes_alone:
             raise ValueError(
                 "A state sums keys that are encoded once, and later tokens would change those of "
                 f"this position. Received: a layer with position={self.position!r}"
             )
         wide = shapes.full_precision(self.compute_dtype)
-        cache = {"index": ops.zeros((batch_size,), "int32")}
-        for name, shape in self._cached_shapes.items():
-            empty = recurrence.NOTHING if name == "largest" else 0
-            cache[name] = ops.full((batch_size, *shape), empty, wide)
+        cache = kv_cache.make(batch_size, self._cached_shapes, wide)
+        if "largest" in cache:
+            cache["largest"] = ops.full_like(cache["largest"], recurrence.NOTHING)
         return cache
 
 
