@@ -32,11 +32,6 @@ NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
-# The arguments of a call that are neither a tensor with its mask nor a mode.
-OPTIONS = (
-    *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
-    *("positions", "segment_ids"),
-)
 
 
 class BaseAttention(saving.ConfigurableLayer, saved=False):
@@ -474,12 +469,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self.heads.output_shape(query_shape, value_shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        given = inputs.arguments(self.call, *args, **kwargs)
-        tensors = given.query, given.value, given.key
-        explicit = given.query_mask, given.value_mask, given.key_mask
-        options = {name: getattr(given, name) for name in OPTIONS}
-        x, _ = self._read(tensors, explicit, given.mask, given.cache, **options)
-        query, value, key, cache = x.query.shape, x.value.shape, x.key.shape, given.cache
+        given = vars(inputs.arguments(self.call, *args, **kwargs))
+        tensors = [given.pop(role) for role in ("query", "value", "key")]
+        explicit = [given.pop(f"{role}_mask") for role in ("query", "value", "key")]
+        mask, cache, _ = map(given.pop, ("mask", "cache", "training"))
+        x, _ = self._read(tensors, explicit, mask, cache, **given)
+        query, value, key = x.query.shape, x.value.shape, x.key.shape
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
             batch, _, length, size = cached.shape
@@ -487,7 +482,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         shape = self.compute_output_shape(query, value, key)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
         scores = chosen = None
-        if given.return_attention_scores:
+        if given["return_attention_scores"]:
             shape = self.heads.scores_shape(query, value)
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if self.returns_log_probability and self.normalization.has_log_probability:
