@@ -297,7 +297,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def _returned(self, output, scores, log_probability, cache):
         """What a call returns: the output alone, or followed by what else was asked for."""
-        found = (output,)
+        found: tuple[Any, ...] = (output,)
         for x in (scores, log_probability, cache):
             if x is not None:
                 found += (x,)
