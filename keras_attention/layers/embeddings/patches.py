@@ -269,7 +269,6 @@ class PatchMerging(saving.ConfigurableLayer):
         return sizes, groups
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        self._groups(x.shape)
         mask = masks.padding(x, mask)
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
         merged = projections.apply(self, self._dense, self._norm(self._grouped(x)))
