@@ -188,14 +188,6 @@ class Attention(BaseAttention):
                 setattr(self, name, weight)
 
     def attend(self, query, key, value, positions, training=None, **given):
-        """The `AttentionResult` of heads: the pipeline without the projections.
-
-        Args:
-            query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
-            positions: the `Positions` of queries and keys.
-            training: whether weights are dropped.
-            **given: what else `slots.problem` takes.
-        """
         value = self.heads.values(value)
         if self.position is not None and self.position.has_query_bias:
             given["projected"] = self._projected(self.position)

@@ -32,11 +32,6 @@ NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
-# The arguments of a call that are neither a tensor with its mask nor a mode.
-OPTIONS = (
-    *("attention_mask", "return_attention_scores", "use_causal_mask", "attention_bias"),
-    *("positions", "segment_ids"),
-)
 
 
 class BaseAttention(saving.ConfigurableLayer, saved=False):
@@ -72,10 +67,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         clip_qkv: float | None = None,
         **kwargs: Any,
     ):
-        num_heads = shapes.check_count("num_heads", num_heads)
-        key_dim = shapes.check_optional_count("key_dim", key_dim)
-        value_dim = shapes.check_optional_count("value_dim", value_dim)
-        num_key_value_heads = shapes.check_optional_count(
+        super().__init__(**kwargs)
+        self.num_heads = shapes.check_count("num_heads", num_heads)
+        self.num_key_value_heads = shapes.check_optional_count(
             "num_key_value_heads", num_key_value_heads
         )
         if num_key_value_heads is not None and num_heads % num_key_value_heads:
@@ -83,11 +77,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
                 "`num_key_value_heads` must divide `num_heads`. Received: "
                 f"num_key_value_heads={num_key_value_heads}, num_heads={num_heads}"
             )
-        super().__init__(**kwargs)
-        self.num_heads = num_heads
-        self.num_key_value_heads = num_key_value_heads
-        self.key_dim = key_dim
-        self.value_dim = key_dim if value_dim is None else value_dim
+        self.key_dim = shapes.check_optional_count("key_dim", key_dim)
+        value_dim = shapes.check_optional_count("value_dim", value_dim)
+        self.value_dim = self.key_dim if value_dim is None else value_dim
         self.use_bias: UseBias = shapes.check_flag("use_bias", use_bias)
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
         self._keep_options("bias", bias_initializer, bias_regularizer, bias_constraint)
@@ -133,16 +125,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
         for role, dense in self.heads.build(query_shape, value_shape, key_shape).items():
             setattr(self, f"_{role}_dense", dense)
-        heads = {
-            "query": self.heads.shape("query", query_shape),
-            "key": self.heads.shape("key", key_shape),
-        }
-        if self.qk_norm:
-            for role, shape in heads.items():
-                norm = norms.make(
-                    self.qk_norm, f"{role}_norm", shape, self.dtype_policy, center=False
-                )
-                setattr(self, f"_{role}_norm", norm)
+        of_inputs = {"query": query_shape, "key": key_shape}
+        heads = {role: self.heads.shape(role, shape) for role, shape in of_inputs.items()}
+        for role, shape in heads.items() if self.qk_norm else ():
+            given = self.qk_norm, f"{role}_norm", shape, self.dtype_policy
+            setattr(self, f"_{role}_norm", norms.make(*given, center=False))
         if self.position is not None:
             self.position.build_inputs(query_shape, key_shape)
             self.position.build_values(self.heads.shape("value", value_shape))
@@ -156,10 +143,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             if slot is not None and not slot.built:
                 slot.build(query_heads, key_heads)
 
-    query_dense = parts.part(
-        "_query_dense",
-        "The layer that projects the query: for LoRA, quantization and reading weights.",
-    )
+    query_dense = parts.part("_query_dense", "The layer that projects the query.")
     key_dense = parts.part("_key_dense", "The layer that projects the key.")
     value_dense = parts.part("_value_dense", "The layer that projects the value.")
     query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
@@ -244,13 +228,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self._returned(output, scores, result.log_probability, cache)
 
     def _read(self, tensors, explicit, mask, cache, **given):
-        """The checked `Pairs` and the `Layout` of a call, of arrays or symbols.
-
-        Args:
-            tensors, explicit, mask: as in `sequence.read`.
-            cache: of the call, or None.
-            **given: the other arguments but `training`.
-        """
+        """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
         layout, how = kv_cache.UNCACHED, given["positions"]
         given["positions"] = None if isinstance(how, str) else how
         if self.traits.refused:
@@ -319,14 +297,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def _returned(self, output, scores, log_probability, cache):
         """What a call returns: the output alone, or followed by what else was asked for."""
-        found = [output]
-        if scores is not None:
-            found.append(scores)
-        if log_probability is not None:
-            found.append(log_probability)
-        if cache is not None:
-            found.append(cache)
-        return output if len(found) == 1 else tuple(found)
+        found: tuple[Any, ...] = (output,)
+        for x in (scores, log_probability, cache):
+            if x is not None:
+                found += (x,)
+        return found if len(found) > 1 else output
 
     def split(self, x, role):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
@@ -359,7 +334,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)
 
     def attend(self, query, key, value, positions, training=None, **given):
-        """The `AttentionResult` of heads.
+        """The `AttentionResult` of heads: the pipeline without the projections.
 
         Args:
             query, key, value: (B, T, H, K), (B, S, G, K) and (B, S, G, V).
@@ -382,10 +357,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         position, and positions count only the others, per row.
 
         Args:
-            batch_size: number of rows.
+            batch_size, dtype: number of rows; of keys and values, the compute dtype by default.
             length: the largest number of tokens of a row. If the pattern has a smaller window,
                 the cache stores only the window, and rows may be of any length.
-            dtype: of keys and values; the layer's compute dtype by default.
 
         Returns:
             `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
@@ -393,9 +367,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             normalized, and rotated by rotary positions.
 
         Raises:
-            ValueError: a size is no count, or the layer cannot decode. A call raises
-                if more than `length` tokens are appended to a row. In compiled code, which
-                cannot raise, the whole output of that row is NaN, from then on.
+            ValueError: a size is no count, or the layer cannot decode; in a call, more than
+                `length` tokens are appended to a row. In compiled code, which cannot raise, the
+                whole output of that row is NaN, from then on.
 
         >>> import keras, keras_attention
         >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
@@ -408,17 +382,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         True
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
-        if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size, minimum=0)
-        shapes.check_count("length", length)
-        window = self.traits.window
-        heads, key_dim, value_dim = self.heads.cached.stored
-        return kv_cache.make(
-            batch_size,
-            length if window is None else min(length, window),
-            *(heads, key_dim, value_dim),
-            dtype or self.compute_dtype,
-        )
+        length = shapes.check_count("length", length)
+        length = length if self.traits.window is None else min(length, self.traits.window)
+        heads, *sizes = self.heads.cached.stored
+        given = zip(("key", "value"), sizes, strict=True)
+        arrays = {name: (heads, length, size) for name, size in given if size is not None}
+        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None
@@ -474,21 +443,15 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def _shapes(self, query_shape, value_shape, key_shape):
         """The shapes of query, value and key, after checking that they can be attended over."""
-        given = inputs.three_shapes(query_shape, value_shape, key_shape)
+        given = query, value, key = inputs.three_shapes(query_shape, value_shape, key_shape)
         self.heads.check_shapes(*given)
-        if self.traits.one_sequence:
-            self._check_one_sequence(*given)
-        return given
-
-    def _check_one_sequence(self, query_shape, value_shape, key_shape):
-        """Raises if known sizes show that the shapes are not of one sequence."""
-        sizes = [shape[1:] for shape in (query_shape, value_shape, key_shape)]
-        known = [{n for n in axis if isinstance(n, int)} for axis in zip(*sizes, strict=False)]
-        if len(set(map(len, sizes))) > 1 or max(map(len, known)) > 1:
+        one = shapes.may_equal(query[1:], value[1:]) and shapes.may_equal(query[1:], key[1:])
+        if self.traits.one_sequence and not (one and shapes.may_equal(value[1:], key[1:])):
             raise ValueError(
-                f"{type(self).__name__} takes one sequence. Received: query.shape={query_shape}, "
-                f"value.shape={value_shape}, key.shape={key_shape}"
+                f"{type(self).__name__} takes one sequence. Received: query.shape={query}, "
+                f"value.shape={value}, key.shape={key}"
             )
+        return given
 
     def _refuse(self, given):
         """Raises if any of these arguments is given."""
@@ -499,37 +462,32 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
                 f"{type(self).__name__} {self.traits.refusal}. Received: {', '.join(names)}"
             )
 
-    def compute_mask(self, inputs, previous_mask=None):
-        return previous_mask[0] if isinstance(previous_mask, (list, tuple)) else previous_mask
+    compute_mask = masks.of_first
 
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         query_shape, value_shape, _ = self._shapes(query_shape, value_shape, key_shape)
         return self.heads.output_shape(query_shape, value_shape)
 
     def compute_output_spec(self, *args, **kwargs):
-        given = inputs.arguments(self.call, *args, **kwargs)
-        tensors = given.query, given.value, given.key
-        explicit = given.query_mask, given.value_mask, given.key_mask
-        options = {name: getattr(given, name) for name in OPTIONS}
-        x, _ = self._read(tensors, explicit, given.mask, given.cache, **options)
-        query, value, key, cache = x.query, x.value, x.key, given.cache
+        given = vars(inputs.arguments(self.call, *args, **kwargs))
+        tensors = [given.pop(role) for role in ("query", "value", "key")]
+        explicit = [given.pop(f"{role}_mask") for role in ("query", "value", "key")]
+        mask, cache, _ = map(given.pop, ("mask", "cache", "training"))
+        x, _ = self._read(tensors, explicit, mask, cache, **given)
+        query, value, key = x.query.shape, x.value.shape, x.key.shape
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
             batch, _, length, size = cached.shape
-            value = key = keras.KerasTensor((batch, length, size), cached.dtype)
-        shape = self.compute_output_shape(query.shape, value.shape, key.shape)
+            value = key = (batch, length, size)
+        shape = self.compute_output_shape(query, value, key)
         output = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        scores = None
-        if given.return_attention_scores:
-            shape = self.heads.scores_shape(query.shape, value.shape)
+        scores = chosen = None
+        if given["return_attention_scores"]:
+            shape = self.heads.scores_shape(query, value)
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
-        chosen = None
         if self.returns_log_probability and self.normalization.has_log_probability:
-            shape = (query.shape[0], self.num_heads, query.shape[1])
-            chosen = keras.KerasTensor(shape, dtype="float32")
-        return self._returned(
-            output, scores, chosen, None if cache is None else kv_cache.specs(cache)
-        )
+            chosen = keras.KerasTensor((query[0], self.num_heads, query[1]), dtype="float32")
+        return self._returned(output, scores, chosen, cache and kv_cache.specs(cache))
 
 
 class OutputProjection(BaseAttention, saved=False):

@@ -34,23 +34,15 @@ class DifferentialAttention(MultiHeadAttention):
     `attention_bias` (B, H, T, S) is added to both attentions of a head.
 
     Args:
-        num_heads: number of heads, each of two attentions.
-        key_dim: features of each query and key.
+        num_heads, key_dim: how many heads of two attentions; features of each query and key.
         value_dim: features of each value head, an even number; defaults to `2 * key_dim`.
         depth: the number of this block in its stack, from 1; it sets λ_init.
         norm_epsilon: of the norm of heads.
-        use_bias: as in `MultiHeadAttention`.
-        **kwargs: `output_shape`, `attention_axes`, `sliding_window`, `flash_attention` and
-            `use_gate` of `MultiHeadAttention`, and all other arguments of `Attention`.
-            `num_key_value_heads` counts pairs of keys.
+        **kwargs: all other arguments of `MultiHeadAttention`. `num_key_value_heads` counts pairs of
+            keys.
 
-    Call arguments are those of `Attention`. Scores are those of the difference, (B, H, T, S).
-
-    Returns:
-        (B, T, D), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: as `MultiHeadAttention`; `value_dim` is odd.
+    Call arguments, results and errors are those of `MultiHeadAttention`. Scores are those of the
+    difference, (B, H, T, S).
 
     Example:
 

@@ -31,15 +31,15 @@ from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions
 
 
-def make(batch_size, length, heads, key_dim, value_dim, dtype):
-    """An empty cache of `length` entries."""
-    sizes = {"key": key_dim} if value_dim is None else {"key": key_dim, "value": value_dim}
-    for name, size in sizes.items():
-        shapes.check_memory(name, [n for n in (heads, length, size) if isinstance(n, int)])
-    return {
-        **{n: ops.zeros((batch_size, heads, length, size), dtype) for n, size in sizes.items()},
-        "index": ops.zeros((batch_size,), "int32"),
-    }
+def make(batch_size, arrays, dtype):
+    """An empty cache: zeros of these shapes by name, before which comes the batch axis."""
+    # The number of rows may be a tensor.
+    if isinstance(batch_size, (bool, int, float)):
+        shapes.check_count("batch_size", batch_size, minimum=0)
+    for name, shape in arrays.items():
+        shapes.check_memory(name, shape)
+    found = {name: ops.zeros((batch_size, *shape), dtype) for name, shape in arrays.items()}
+    return {**found, "index": ops.zeros((batch_size,), "int32")}
 
 
 def layout(cache, layouts, window):
@@ -51,25 +51,18 @@ def layout(cache, layouts, window):
     for layout in layouts:
         if names == layout.arrays.keys() and (not layout.forgets or _is_ring(cache, window)):
             return layout
-    received = type(cache).__name__ if names is None else sorted(names)
+    context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
     raise ValueError(
-        f"`cache` must be what `make_cache` or a call gave, a dict of {_named(layouts)}. "
-        f"Received: {received}"
+        f"`cache` must be what `make_cache` or a call gave, a dict of {list(layouts[-1].arrays)}"
+        f"{context if CONTEXT in layouts else ''}. "
+        f"Received: {type(cache).__name__ if names is None else sorted(names)}"
     )
 
 
 def _is_ring(cache, window):
     """Whether the entries of a cache, which may be overwritten, are enough for a window."""
-    if window is None:
-        return False
     # The number of entries may be unknown in a graph: a ring is correct for any.
-    return entries(cache) is None or entries(cache) >= window
-
-
-def _named(layouts):
-    *first, last = map(repr, layouts[-1].arrays)
-    context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
-    return f"{', '.join(first)} and {last}{context if CONTEXT in layouts else ''}"
+    return window is not None and (entries(cache) is None or entries(cache) >= window)
 
 
 def check(cache, layout, batch, heads, *sizes):
@@ -77,10 +70,7 @@ def check(cache, layout, batch, heads, *sizes):
     expected = layout.shapes(batch, entries(cache), heads, *sizes)
     for name, kind in layout.arrays.items():
         found = tuple(cache[name].shape)
-        pairs = zip(found, expected[name], strict=False)
-        if found != expected[name] and (
-            len(found) != len(expected[name]) or any(None not in x and x[0] != x[1] for x in pairs)
-        ):
+        if found != expected[name] and not shapes.may_equal(found, expected[name]):
             raise ValueError(
                 f"`cache[{name!r}]` must be of shape {expected[name]}, None being any size. "
                 f"Received: {found}"
@@ -260,12 +250,12 @@ class Full(Layout):
         lost = overflow(after, backend.shape(cache["key"])[2])
         cache = append(cache, key, value, mask, after)
         value, key = read(cache, layer.compute_dtype)
-        # Empty entries come after every token, where no causal query sees them.
-        at = None
-        if layer.position is not None and layer.position.needs_length:
-            # The length is that of the tokens so far, not of all entries.
-            at = stored_positions(cache["index"], length(cache))
-        return cache, key, value, at, at if at is None else at >= 0, lost
+        if layer.position is None or not layer.position.needs_length:
+            # Empty entries come after every token, where no causal query sees them.
+            return cache, key, value, None, None, lost
+        # The length is that of the tokens so far, not of all entries.
+        at = stored_positions(cache["index"], length(cache))
+        return cache, key, value, at, at >= 0, lost
 
 
 class Ring(Full):
@@ -290,12 +280,10 @@ class Ring(Full):
         at, new = stored_positions(cache["index"], slots), positions(cache["index"], count, mask)
         real = ops.ones_like(new, dtype="bool") if mask is None else mask
         key = ops.concatenate([ops.cast(old_key, key.dtype), key], axis=1)
-        if value is None:
-            value = key
-        else:
+        if value is not None:
             value = ops.concatenate([old_value, ops.cast(value, old_value.dtype)], axis=1)
-        seen = ops.concatenate([at >= 0, real], axis=1)
-        return after, key, value, ops.concatenate([at, new], axis=1), seen, lost
+        seen, at = ops.concatenate([at >= 0, real], axis=1), ops.concatenate([at, new], axis=1)
+        return after, key, key if value is None else value, at, seen, lost
 
 
 class State(Layout):
@@ -337,15 +325,13 @@ def append(cache, key, value, mask=None, after=None):
     index = cache["index"]
     if after is None:
         after = end(index, backend.shape(key)[1], mask)
-    new = {"index": after}
-    # The token's index, computed once for key and value.
-    at = _rows(cache["key"], index) if key.shape[1] == 1 else None
-    for name, heads in {"key": key, "value": value}.items():
-        if name in cache and at is not None:
-            new[name] = _write_one(cache[name], heads, at, mask)
-        elif name in cache:
-            new[name] = _write_many(cache[name], heads, index, after)
-    return {**cache, **new}
+    write, at = _write_many, (index, after)
+    if key.shape[1] == 1:
+        # The token's index, computed once for key and value.
+        write, at = _write_one, (_rows(cache["key"], index), mask)
+    arrays = {name: x for name, x in {"key": key, "value": value}.items() if name in cache}
+    new = {name: write(cache[name], heads, *at) for name, heads in arrays.items()}
+    return {**cache, "index": after, **new}
 
 
 def _rows(array, index):

@@ -34,29 +34,21 @@ class MultiHeadLatentAttention(MultiHeadAttention):
     attention. Without one, heads have their own, which takes fewer operations per pair.
 
     Args:
-        num_heads: number of heads.
+        num_heads, value_dim: as in `MultiHeadAttention`.
         key_dim: features of each query and key head that come from the latent.
         rope_dim: features of each query head, and of the shared key, that are rotated.
-        latent_dim: features of the latent of keys and values.
-        value_dim: features of each value head; defaults to `key_dim`.
-        query_latent_dim: None, or the features of the latent of queries.
+        latent_dim, query_latent_dim: features of the latent of keys and values, and of that of
+            queries, or None.
         scale: multiplier of scores; `1 / √(key_dim + rope_dim)` by default.
         position: "rotary" rotates pairs of neighboring features, as DeepSeek's models do; or
             `positions.Rotary(dim=rope_dim)` with its options; None; or a position that has a bias
             alone, such as "alibi".
         use_bias: whether the projections to latents and that of the output have biases.
-        **kwargs: `output_shape`, `sliding_window`, `flash_attention` and `use_gate` of
-            `MultiHeadAttention`, and all other arguments of `Attention` but those that need keys
-            of heads: `score`, `num_key_value_heads`, `qk_norm` and `clip_qkv`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `attention_axes`, and those that
+            need keys of heads: `score`, `num_key_value_heads`, `qk_norm` and `clip_qkv`.
 
-    Call arguments are those of `Attention`: keys and values may come from a second sequence too.
-
-    Returns:
-        (B, T, D), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: as `MultiHeadAttention`; the position changes features other than
-            the `rope_dim` first ones of a head.
+    Call arguments, results and errors are those of `MultiHeadAttention`: keys and values may come
+    from a second sequence too.
 
     Example:
 
@@ -94,10 +86,8 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         rope_dim = shapes.check_count("rope_dim", rope_dim)
         if isinstance(position, str) and position == "rotary":
             position = positions.Rotary(dim=rope_dim, layout="interleaved")
-        use_bias = shapes.check_flag("use_bias", use_bias)
-        super().__init__(
-            num_heads, key_dim, value_dim, use_bias=use_bias, position=position, **kwargs
-        )
+        kwargs |= {"use_bias": shapes.check_flag("use_bias", use_bias), "position": position}
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.rope_dim = rope_dim
         self.latent_dim = shapes.check_count("latent_dim", latent_dim)
         self.query_latent_dim = shapes.check_optional_count("query_latent_dim", query_latent_dim)
@@ -118,19 +108,14 @@ class MultiHeadLatentAttention(MultiHeadAttention):
                 f"rope_dim={rope_dim}"
             )
 
-    latent_dense = parts.part(
-        "_latent_dense", "The projection to the rotated key and the latent of keys and values."
-    )
+    latent_dense = parts.part("_latent_dense", "The projection to the rotated key and the latent.")
+    latent_norm = parts.part("_latent_norm", "The norm of the latent of keys and values.")
+    query_latent_norm = parts.part("_query_latent_norm", "The norm of queries' latent, if any.")
 
     @property
     def query_latent_dense(self) -> keras.Layer | None:
         """The projection to the latent of queries, if there is one."""
         return getattr(self, "_query_latent_dense", None)
-
-    latent_norm = parts.part("_latent_norm", "The norm of the latent of keys and values.")
-    query_latent_norm = parts.part(
-        "_query_latent_norm", "The norm of the latent of queries, if any."
-    )
 
 
 # The projections that may have a bias: those that are not applied to queries and outputs instead.
@@ -171,17 +156,15 @@ class LatentHeads(EinsumHeads):
         layer._latent_norm, layer._query_latent_norm = norm, None
         if latent is not None:
             made["query_latent"] = self._einsum("query_latent", query_shape, 1, (latent,))
-            layer._query_latent_norm = norms.make(
-                "rms", "query_latent_norm", (None, latent), layer.dtype_policy
-            )
+            given = "rms", "query_latent_norm", (None, latent), layer.dtype_policy
+            layer._query_latent_norm = norms.make(*given)
         return made
 
     def projection(self, role, shape):
-        layer = self.layer
-        if role == "query":
-            inputs, size = layer.query_latent_dim or shape[-1], self.size(role, shape)
-        else:
-            inputs, size = layer.latent_dim, layer.value_dim if role == "value" else layer.key_dim
+        layer, size = self.layer, self.size(role, shape)
+        inputs = layer.query_latent_dim or shape[-1] if role == "query" else layer.latent_dim
+        # The rotated features of a key are no projection of the latent.
+        size = layer.key_dim if role == "key" else size
         return self._einsum(role, (*shape[:-1], inputs), 1, (self.count(role), size))
 
     def _has_bias(self, name):
@@ -192,9 +175,8 @@ class LatentHeads(EinsumHeads):
         self.check_features("query", x)
         layer = self.layer
         if layer.query_latent_dim is not None:
-            latent = self.project("query_latent", x, layer.query_latent_dim)
-            x = layer._query_latent_norm(latent)
-        return self.project("query", x, layer.num_heads, self.size("query", None))
+            x = layer._query_latent_norm(self.project("query_latent", x, layer.query_latent_dim))
+        return self.project("query", x, *self.sizes["query"])
 
     def latents(self, x, role):
         """The features (B, S, R) that are rotated, and the latents (B, S, C)."""
@@ -218,7 +200,7 @@ class LatentHeads(EinsumHeads):
         """The keys or the values of all heads."""
         layer = self.layer
         if role == "value":
-            return self.project(role, latent, layer.num_heads, layer.value_dim)
+            return self.project(role, latent, *self.sizes["value"])
         keys = self.project(role, latent, layer.num_heads, layer.key_dim)
         shared = (*backend.shape(keys)[:3], layer.rope_dim)
         rotated = ops.broadcast_to(ops.expand_dims(rotated, 2), shared)

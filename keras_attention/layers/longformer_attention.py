@@ -27,35 +27,24 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
     own_traits: ClassVar = {
         "needs_positions": True,
         "refused": ("positions", "use_causal_mask"),
-        "refusal": "counts its global tokens from the first position, and they attend to later "
-        "ones",
-        **dict.fromkeys(
-            ("no_decoding_reason", "no_cache_reason"), "its global tokens attend to later ones"
-        ),
+        "refusal": "counts global tokens from the first position, and they attend to later ones",
+        "no_decoding_reason": "its global tokens attend to later ones",
+        "no_cache_reason": "its global tokens attend to later ones",
     }
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
-        length = backend.shape(key)[1] // 2
+        length, count = backend.shape(key)[1] // 2, self.num_global
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)
         )
-        others = super().attend(
-            *(query, near_key, near_value),
-            Positions.of_heads(query, near_key).of_padded(query_mask, seen),
-            training=training,
-            **given,
-        )
-        rows = mapped(given, part("t", 0, self.num_global))
-        query, query_mask = (
-            x if x is None else x[:, : self.num_global] for x in (query, query_mask)
-        )
-        first = super().attend(
-            *(query, key, value, Positions.of_heads(query, key).of_padded(query_mask, seen)),
-            training=training,
-            **{**given, **rows, "pattern": None},
-        )
-        return _joined(first, others, self.num_global)
+        at = Positions.of_heads(query, near_key).of_padded(query_mask, seen)
+        others = super().attend(query, near_key, near_value, at, training, **given)
+        given |= {**mapped(given, part("t", 0, count)), "pattern": None}
+        query, query_mask = (x if x is None else x[:, :count] for x in (query, query_mask))
+        at = Positions.of_heads(query, key).of_padded(query_mask, seen)
+        first = super().attend(query, key, value, at, training, **given)
+        return _joined(first, others, count)
 
 
 def _joined(first, others, count):
@@ -93,10 +82,8 @@ class LongformerHeads(EinsumHeads):
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
-        given = zip(ROLES, (query_shape, key_shape, value_shape), strict=True)
-        for role, shape in given:
-            size = self.count(role), self.size(role, shape)
-            made[f"global_{role}"] = self._einsum(f"global_{role}", shape, 1, size)
+        for role, shape in zip(ROLES, (query_shape, key_shape, value_shape), strict=True):
+            made[f"global_{role}"] = self._einsum(f"global_{role}", shape, 1, self.sizes[role])
         return made
 
     def _has_bias(self, name):
@@ -105,14 +92,9 @@ class LongformerHeads(EinsumHeads):
     def split_all(self, query, key, value):
         heads, count = super().split_all(query, key, value), self.layer.num_global
         given = zip(ROLES, (query[:, :count], key, value), strict=True)
-        of_global = [
-            self.project(f"global_{role}", x, self.count(role), self.size(role, None))
-            for role, x in given
-        ]
-        return [
-            ops.concatenate([of_global[0], heads[0][:, count:]], axis=1),
-            *(ops.concatenate(pair, axis=1) for pair in zip(heads[1:], of_global[1:], strict=True)),
-        ]
+        q, k, v = (self.project(f"global_{role}", x, *self.sizes[role]) for role, x in given)
+        pairs = [q, heads[0][:, count:]], [heads[1], k], [heads[2], v]
+        return [ops.concatenate(pair, axis=1) for pair in pairs]
 
 
 class LongformerAttention(GlobalTokensAttention):
@@ -130,24 +112,14 @@ class LongformerAttention(GlobalTokensAttention):
     projections of their own see `patterns.Global`.
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
         window: how many positions to either side a token sees; half of `attention_window` in
             files of `transformers`.
         num_global: how many of the first tokens are global.
-        value_dim: features of each value head; defaults to `key_dim`.
-        **kwargs: `output_shape` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but `pattern`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
+            `attention_axes` and `flash_attention`.
 
-    Call arguments are those of `Attention`, without a cache, `use_causal_mask` and integers as
-    `positions`.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask; with
-        `return_attention_scores=True` also the weights before dropout, (B, H, T, S).
-
-    Raises:
-        ValueError, TypeError: as `MultiHeadAttention`; a call is causal, has a cache, or has
-            integers as `positions`.
+    Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
+    a cache, or has integers as `positions` is an error.
 
     Example:
 
@@ -176,16 +148,10 @@ class LongformerAttention(GlobalTokensAttention):
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.window = shapes.check_count("window", window)
         self.num_global = shapes.check_count("num_global", num_global)
-        seen = patterns.SlidingWindow(window, window) | patterns.Prefix(num_global)
-        self.preset_pattern = seen
+        near = patterns.SlidingWindow(self.window, self.window)
+        self.preset_pattern = near | patterns.Prefix(self.num_global)
         self.heads = LongformerHeads(self)
 
-    global_query_dense = parts.part(
-        "_global_query_dense", "The layer that projects the queries of global tokens."
-    )
-    global_key_dense = parts.part(
-        "_global_key_dense", "The layer that projects the keys that global tokens attend to."
-    )
-    global_value_dense = parts.part(
-        "_global_value_dense", "The layer that projects the values that global tokens attend to."
-    )
+    global_query_dense = parts.part("_global_query_dense", "It projects global tokens' queries.")
+    global_key_dense = parts.part("_global_key_dense", "It projects the keys that these see.")
+    global_value_dense = parts.part("_global_value_dense", "It projects the values of the keys.")

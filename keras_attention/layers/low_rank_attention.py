@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
 
 import keras
@@ -22,42 +23,32 @@ from keras_attention.layers.heads.axes import Axes
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import masks, shapes
-from keras_attention.spec import Positions
+from keras_attention.spec import AttentionResult, Positions
 
 
 class LowRankAttention(MultiHeadAttention, saved=False):
     """Multi-head attention through few keys.
 
-    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`, which returns
-    an `AttentionResult`.
+    Subclasses have `through_few(query, key, value, query_mask, key_mask, training)`: the
+    `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V), with masks (B, T) and
+    (B, S), True = a real token, or None.
     """
 
+    through_few: Callable[..., AttentionResult]
     _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
     own_traits: ClassVar = {
         "has_weights": False,
         "needs_positions": True,
         "refused": (*OF_PAIRS, "use_causal_mask"),
-        "refusal": "attends to vectors made of all tokens, so it has no weights of pairs, and is "
-        "not causal",
-        **dict.fromkeys(
-            ("no_decoding_reason", "no_cache_reason"),
-            "it attends to vectors made of all tokens, later ones too",
-        ),
+        "refusal": "attends to vectors of all tokens: it has no weights of pairs and is not causal",
+        "no_decoding_reason": "it attends to vectors made of all tokens, later ones too",
+        "no_cache_reason": "it attends to vectors made of all tokens, later ones too",
         "tokens_reason": "its keys are made of the real tokens, one after another",
     }
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, key_mask = positions.query_mask, given["key_mask"]
         return self.through_few(query, key, value, query_mask, key_mask, training)
-
-    def through_few(self, query, key, value, query_mask, key_mask, training):
-        """The `AttentionResult` of heads (B, T, H, K), (B, S, G, K) and (B, S, G, V).
-
-        Args:
-            query_mask, key_mask: (B, T) and (B, S), True = a real token, or None.
-            training: whether weights are dropped.
-        """
-        raise TypeError(f"{type(self).__name__} must implement `through_few`.")
 
     def over_few(self, query, key, value, query_mask, key_mask, training=None, **given):
         """Attention of the pipeline, over other queries or keys than those of the call."""
@@ -77,25 +68,17 @@ class LinformerAttention(LowRankAttention):
     so is its value. A shorter sequence uses the columns of its length.
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
-        max_length: the largest number of keys, padding included.
+        max_length: the largest number of keys, padding included. More of them are a `ValueError`
+            if their number is known statically, and otherwise an error of the backend.
         rank: the number of rows to which keys and values are projected.
-        value_dim: features of each value head; defaults to `key_dim`.
         sharing: which projections are one (section 4): None for E and F of each key head, "heads"
             for one E and one F, "key_value" for E = F of all heads.
-        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but `pattern` and `position`.
+        **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `position`,
+            `sliding_window` and `flash_attention`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone. A masked token
+    Call arguments, results and errors are those of `MultiHeadAttention`, with masks of padding
+    alone: a call that is causal, has a cache or arguments for pairs is an error. A masked token
     adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: a size, a slot or a mask is not as described; there are more keys
-            than `max_length`, if their number is known statically, and otherwise an error of the
-            backend; a call is causal, has a cache, or has arguments for pairs.
 
     Example:
 
@@ -122,8 +105,7 @@ class LinformerAttention(LowRankAttention):
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.max_length = shapes.check_count("max_length", max_length)
         self.rank = shapes.check_count("rank", rank)
-        shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
-        self.sharing = sharing
+        self.sharing = shapes.check_choice("sharing", sharing, (None, *get_args(Sharing)))
         self.heads = LinformerHeads(self)
 
     def through_few(self, query, key, value, query_mask, key_mask, training):
@@ -167,11 +149,8 @@ class LinformerHeads(EinsumHeads):
         start = keras.initializers.RandomNormal(stddev=layer.max_length**-0.5, seed=layer.seed)
         roles = 1 if layer.sharing == "key_value" else 2
         heads = 1 if layer.sharing else self.key_value_heads
-        layer.sequence_kernel = layer.add_weight(
-            name="sequence_kernel",
-            shape=(roles, heads, layer.rank, layer.max_length),
-            initializer=start,
-        )
+        shape = (roles, heads, layer.rank, layer.max_length)
+        layer.sequence_kernel = layer.add_weight(shape, start, name="sequence_kernel")
         return super().build(query_shape, value_shape, key_shape)
 
 
@@ -198,26 +177,17 @@ class NystromAttention(LowRankAttention):
         Z_{j+1} = Z_j (13 I − A Z_j (15 I − A Z_j (7 I − A Z_j))) / 4
 
     Args:
-        num_heads, key_dim: as in `MultiHeadAttention`.
         num_landmarks: the number of segments.
-        value_dim: features of each value head; defaults to `key_dim`.
         num_iterations: steps of the pseudo-inverse.
         conv_kernel_size: None, or the width of a depthwise convolution of the values, one for each
-            head, that is added to its output (section "Nyströmformer", a skip connection).
-        **kwargs: `output_shape`, `attention_axes` and `use_gate` of `MultiHeadAttention`, and
-            all other arguments of `Attention` but those for which the product of three matrices
-            has no meaning: `pattern`, `position`, `normalization`, `dropout`, `use_sink` and
+            head, that is added to its output (section "Nyströmformer", a skip connection). Keys
+            must then be as many as queries.
+        **kwargs: all other arguments of `LinformerAttention` but those for which the product of
+            three matrices has no meaning: `normalization`, `dropout`, `use_sink` and
             `scores_regularizer`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: padding on
-    either side changes nothing.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask.
-
-    Raises:
-        ValueError, TypeError: a size, a slot or a mask is not as described; a call is causal, has a
-            cache, or has arguments for pairs; with a convolution, keys are not as many as queries.
+    Call arguments, results and errors are those of `LinformerAttention`: padding on either side
+    changes nothing.
 
     Example:
 
@@ -270,8 +240,7 @@ class NystromAttention(LowRankAttention):
         found = ops.transpose(found, (0, 2, 1, 3))
         if keys.shape[2] < query.shape[2] and self.score.weights:
             # The score has weights for each head of the keys, fewer than what is summed has.
-            given = query, keys, keys, query_mask, real_keys
-            result = self.over_few(*given, return_weights=True)
+            result = self.over_few(query, keys, keys, query_mask, real_keys, return_weights=True)
             output = ops.einsum("bhts,bshv->bthv", ops.cast(result.weights, wide), found)
         else:
             keys = ops.repeat(keys, query.shape[2] // keys.shape[2], axis=2)
@@ -284,9 +253,8 @@ class NystromAttention(LowRankAttention):
 
     def _convolution(self, value, query, query_mask, key_mask):
         """The depthwise convolution of values (B, S, G, V) along the sequence, (B, S, H, V)."""
-        shapes.check_same(
-            "With `conv_kernel_size`, lengths", query=query.shape[1], key=value.shape[1]
-        )
+        sizes = {"query": query.shape[1], "key": value.shape[1]}
+        shapes.check_same("With `conv_kernel_size`, lengths", **sizes)
         if query.shape[1] == 0:
             # PyTorch has no convolution of nothing.
             return ops.zeros_like(query[..., :1] * value[:, :, :1])
@@ -314,9 +282,7 @@ class NystromHeads(EinsumHeads):
     def build(self, query_shape, value_shape, key_shape):
         layer = self.layer
         if layer.conv_kernel_size is not None:
-            layer.conv_kernel = layer.add_weight(
-                name="conv_kernel",
-                shape=(layer.conv_kernel_size, layer.num_heads),
-                initializer=saving.clone_initializer(layer.kernel_initializer),
-            )
+            shape = (layer.conv_kernel_size, layer.num_heads)
+            start = saving.clone_initializer(layer.kernel_initializer)
+            layer.conv_kernel = layer.add_weight(shape, start, name="conv_kernel")
         return super().build(query_shape, value_shape, key_shape)

@@ -38,12 +38,8 @@ class MultiHeadAttention(OutputProjection, Attention):
         sliding_window: None, or w to see only keys at a distance below w.
         flash_attention: None, True or False; accepted for compatibility with Keras and ignored: the
             kernel is chosen automatically (see `ops.explain`), and never changes the result.
-        kernel_initializer, bias_initializer, kernel_regularizer, bias_regularizer,
-            activity_regularizer, kernel_constraint, bias_constraint: of the projections.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
-        seed: seed of the dropout.
-        score: as in `Attention`.
         **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.

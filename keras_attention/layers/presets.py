@@ -23,7 +23,6 @@ class SelfAttention(Attention):
     sees only itself and those before it.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
         causal: whether position t sees only positions up to t.
         **kwargs: all other arguments of `Attention`.
 
@@ -59,9 +58,8 @@ class LocalSelfAttention(SelfAttention):
     if |i − j| ≤ n · r and (i − j) mod r = 0.
 
     Args:
-        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
         neighbors, rate: n, the number of keys on each side, and r, the distance between them.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
+        **kwargs: all other arguments of `SelfAttention`. A `pattern` is combined with the layer's.
 
     Call arguments, results and errors are those of `SelfAttention`.
 
@@ -120,9 +118,8 @@ class AtrousSelfAttention(_ByRate):
     `SelfAttention` with the pattern `Dilated(r)`: query i sees key j if (i − j) mod r = 0.
 
     Args:
-        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
         rate: r, the distance between keys, a positive integer.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
+        **kwargs: all other arguments of `SelfAttention`. A `pattern` is combined with the layer's.
 
     Call arguments, results and errors are those of `SelfAttention`.
 
@@ -146,9 +143,8 @@ class SparseSelfAttention(_ByRate):
     |i − j| < r. With r near √T, two layers connect any two positions, and each sees O(√T) keys.
 
     Args:
-        num_heads, key_dim, value_dim, causal: as in `SelfAttention`.
         rate: r, the stride, a positive integer.
-        **kwargs: all other arguments of `Attention`. A `pattern` is combined with the layer's.
+        **kwargs: all other arguments of `SelfAttention`. A `pattern` is combined with the layer's.
 
     Call arguments, results and errors are those of `SelfAttention`.
 
@@ -172,7 +168,6 @@ class RelativePositionAttention(Attention):
     the distance between the two positions, clipped at ±max_distance.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
         max_distance: k of the paper: 2k + 1 embeddings; distances beyond k are clipped to k.
         use_values: whether the values have embeddings too.
         per_head: whether each head has its own embeddings; the paper shares them.
@@ -230,10 +225,9 @@ class LocalAttention(Attention):
     Args:
         window: D, the number of keys on each side of the center.
         mode: "monotonic" or "predictive".
-        num_heads, key_dim, value_dim, score: as in `Attention`. Each head has its own center.
         units: rows of W_p; defaults to the features of a query head.
         center_initializer: of W_p and v_p.
-        **kwargs: all other arguments of `Attention`.
+        **kwargs: all other arguments of `Attention`. Each head has its own center.
 
     Call arguments, results and errors are those of `Attention`. S counts the real keys of each row,
     and s is the index of a key among them, so that padding on either side changes nothing;
@@ -294,23 +288,21 @@ class PredictedCenter:
     def weights(self, query_shape):
         """The weights of the center of queries (B, T, H, K), by their attributes of the layer."""
         heads, size = query_shape[2:]
-        units = self.layer.units or size
+        units, found = self.layer.units or size, {}
         # British, as in 0.1.0: saved files find the weights by these names.
         sizes = {"centre_kernel": (heads, size, units), "centre_vector": (heads, units, 1)}
-
-        start = self.layer.center_initializer
-        # The center is computed in float32, like scores: half precision cannot count to 4096.
-        return {
-            n: self.layer.add_weight(of, saving.clone_initializer(start), name=n, autocast=False)
-            for n, of in sizes.items()
-        }
+        for name, shape in sizes.items():
+            start = saving.clone_initializer(self.layer.center_initializer)
+            # The center is computed in float32, like scores: half precision cannot count to 4096.
+            found[name] = self.layer.add_weight(shape, start, name=name, autocast=False)
+        return found
 
     def into_spec(self, spec, query, key, key_mask=None):
         """The `AttentionSpec` with the window and the Gaussian around the centers."""
-        wide = shapes.accumulation_dtype(query)
-        weights = self.layer.centre_kernel, self.layer.centre_vector
-        kernel, vector = (ops.cast(weight, wide) for weight in weights)
-        hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", ops.cast(query, wide), kernel))
+        layer, wide = self.layer, shapes.accumulation_dtype(query)
+        given = query, layer.centre_kernel, layer.centre_vector
+        query, kernel, vector = (ops.cast(array, wide) for array in given)
+        hidden = ops.tanh(ops.einsum("bthk,hku->bhtu", query, kernel))
         share = ops.sigmoid(ops.einsum("bhtu,huo->bhto", hidden, vector))
         if key_mask is None:
             length = ops.shape(key)[1]
@@ -322,9 +314,8 @@ class PredictedCenter:
             length = ops.sum(real, axis=-1)[:, None, None, None]
         # The offset of each key from the center, (B, H, T, S).
         distance = ops.cast(at, wide) - share * length
-        window = self.layer.window
-        near = ops.less_equal(ops.abs(distance), float(window))
-        multiplier = ops.exp(-2.0 * ops.square(distance / window))
+        near = ops.less_equal(ops.abs(distance), float(layer.window))
+        multiplier = ops.exp(-2.0 * ops.square(distance / layer.window))
         if spec.multiplier is not None:
             multiplier = multiplier * spec.multiplier
         return spec.replace(masks=(*spec.masks, near), multiplier=multiplier)
@@ -337,7 +328,6 @@ class HardAttention(Attention):
     the largest score is selected. `Attention` with the normalization `Hard(gradient, temperature)`.
 
     Args:
-        num_heads, key_dim, value_dim: as in `Attention`.
         gradient: "straight_through" (Gumbel-softmax, Jang et al. 2017): the layer trains with any
             loss. "reinforce" (Williams 1992, as in Xu et al.): the layer also returns the
             log-probability of its choices, for a `ReinforceLoss`.
@@ -345,15 +335,10 @@ class HardAttention(Attention):
         **kwargs: all other arguments of `Attention` but `normalization` and `use_sink`. `seed`
             makes the choices reproducible.
 
-    Call arguments are those of `Attention`.
-
-    Returns:
-        As `Attention`, scores being ones and zeros. With `gradient="reinforce"` the
-        log-probability, (B, H, T), comes last: `(output, log_probability)` or
-        `(output, scores, log_probability)`. It is 0 for a query with no key.
-
-    Raises:
-        ValueError, TypeError: as `Attention` and `normalizations.Hard`.
+    Call arguments, results and errors are those of `Attention` and `normalizations.Hard`; scores
+    are ones and zeros. With `gradient="reinforce"` the log-probability, (B, H, T), comes last:
+    `(output, log_probability)` or `(output, scores, log_probability)`. It is 0 for a query with no
+    key.
 
     Example:
 

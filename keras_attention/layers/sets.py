@@ -13,7 +13,6 @@ from keras_attention.core.hints import Activation, Initializer, Tensor, Tensors
 from keras_attention.feature_maps import SumToOne
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.blocks import norms
-from keras_attention.layers.blocks.block_norms import Norm
 from keras_attention.layers.blocks.feed_forward import FeedForward
 from keras_attention.layers.blocks.transformer_block import Residual, TransformerBlock
 from keras_attention.sequences import inputs, masks, shapes
@@ -95,16 +94,8 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         num_inducing_points, initializer: m, and the initializer of the points.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (B, S, D), a set of S elements.
-        mask: boolean (B, S), True = a real element; combined with the mask that `x` carries.
-        training: whether to apply dropout.
-
-    Returns:
-        (B, S, D), carrying the mask, and 0 where masked.
-
-    Raises:
-        ValueError, TypeError: as `TransformerBlock` and `LearnedQueries`.
+    Call arguments, results and errors are those of `TransformerBlock`, for a set `x`, (B, S, D),
+    `mask` and `training` alone. A masked element has output 0.
 
     Example:
 
@@ -124,7 +115,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         dropout: float = 0.0,
         activation: Activation = "relu",
         layer_norm_epsilon: float = 1e-5,
-        norm: Norm = "layer",
+        norm: norms.Norm = "layer",
         key_dim: int | None = None,
         residual: Residual | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
@@ -163,8 +154,7 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         points = self._to_points(self._points(x), x, context_mask=mask, training=training)
         return self._to_elements(x, points, mask=mask, training=training)
 
-    def compute_mask(self, x, previous_mask=None):
-        return masks.padding(x, previous_mask)
+    compute_mask = masks.passed_on
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._points.compute_output_shape(x_shape)

@@ -36,12 +36,12 @@ def check_rank(name, array, rank, axes):
         )
 
 
-def check_sequence(x_shape):
-    """Raises unless a layer's input `x` is (B, T, D), with a known D."""
-    if len(x_shape) != 3 or x_shape[-1] is None:
+def check_sequence(shape, name="x"):
+    """Raises unless a layer's input of that name is (B, T, D), with a known D."""
+    if len(shape) != 3 or shape[-1] is None:
         raise ValueError(
-            "`x` must be (batch, positions, features) with a known number of features. "
-            f"Received: x.shape={tuple(x_shape)}"
+            f"`{name}` must be (batch, positions, features) with a known number of features. "
+            f"Received: {name}.shape={tuple(shape)}"
         )
 
 

@@ -267,8 +267,8 @@ def test_every_public_layer_documents_its_arguments():
             assert part_of_it in cls.__doc__, (name, part_of_it)
         arguments = cls.__doc__.split("Call arguments")[0]
         inherited = set()
-        if "all other arguments of `Attention`" in arguments:
-            inherited = set(inspect.signature(keras_attention.Attention).parameters)
+        for base in re.findall("all other arguments of `(.*?)`", " ".join(arguments.split())):
+            inherited |= set(inspect.signature(getattr(keras_attention, base)).parameters)
         for argument in inspect.signature(cls.__init__).parameters:
             if argument not in ("self", "kwargs") and argument not in inherited:
                 assert argument in arguments, (name, argument)

@@ -7,7 +7,6 @@ from keras_attention import feature_maps, patterns, positions, scores
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention
 from keras_attention.layers.linear_time.state_attention import StateAttention
-from keras_attention.layers.low_rank_attention import LowRankAttention
 from tests.errors.calls import (
     B,
     D,
@@ -75,7 +74,6 @@ ROWS = {
     "Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(
         X, use_causal_mask=True, positions=np.arange(T)
     ),
-    "LowRankAttention must implement `through_few`": (TypeError, lambda: LowRankAttention(2, 4)(X)),
     "Received: use_causal_mask": lambda: ka.LinformerAttention(2, 4, T, 2)(X, use_causal_mask=True),
     "max_length=2 keys. Received: 3": (
         ValueError,
@@ -147,12 +145,14 @@ ROWS = {
     # Blocks
     r"x\.shape=\(2, 3, 4\), num_heads=3": lambda: ka.TransformerBlock(8, 3)(X),
     "cross_attention=False, and a `context`": lambda: block()(X, Y),
-    "A `context_mask` needs the `context`": lambda: block()(X, context_mask=true(B, S)),
-    "no weights yet, so that `context`": lambda: block(cross_attention=True)(
-        X, multi_head().cache_context(Y)
-    ),
-    "omit `context_mask`": lambda: decoder()(
+    "context of type NoneType": lambda: block()(X, context_mask=true(B, S)),
+    "context of type dict": lambda: decoder()(
         X, decoder().cache_context(Y), context_mask=true(B, S)
+    ),
+    "an unbuilt block": (
+        ValueError,
+        lambda: block(cross_attention=True)(X, multi_head().cache_context(Y)),
+        lambda: block(cross_attention=True).cache_context(Y),
     ),
     r"Received a dict of \['index', 'key', 'value'\]": lambda: decoder()(
         X, decoder().make_cache(B, S)
@@ -160,7 +160,6 @@ ROWS = {
     "what `cache_context` gave, which is": lambda: decoder()(
         X, Y, cache=decoder().cache_context(Y)
     ),
-    "no weights yet.*before `cache_context`": lambda: block(cross_attention=True).cache_context(Y),
     "causal=False, pattern=None": lambda: decoder(causal=False).make_cache(B, T),
     # Caches
     r"`cache` must be .*Received: \w*(Tensor|Array)": lambda: cached(X),

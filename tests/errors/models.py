@@ -90,7 +90,7 @@ ROWS = {
     r"`dim` .*x\.shape=\(None, None, None\)": lambda: ka.LearnedQueries(2)(symbol(None, None)),
     r"\(B, K, 4\).*slots\.shape=\(2, 2, 5\)": lambda: ka.SlotAttention(2, 4, 8)(X, zeros(2, 2, 5)),
     "x=2, slots=1": lambda: ka.SlotAttention(2, 4, 8)(X, zeros(1, 2, 4)),
-    "top_k=5, num_experts=4": lambda: ka.MixtureOfExperts(4, 5, 8),
+    "num_experts=4, top_k=5": lambda: ka.MixtureOfExperts(4, 5, 8),
     "top_k=2, num_groups=4, top_groups=2": lambda: ka.MixtureOfExperts(
         4, 2, 8, num_groups=4, top_groups=2
     ),

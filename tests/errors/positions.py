@@ -4,8 +4,6 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import positions
-from keras_attention.layers.embeddings.grid_embedding import GridEmbedding
-from keras_attention.layers.embeddings.position_embedding import PositionEmbedding
 from tests.errors.calls import B, D, S, T, X, attend, ints, true, zeros
 
 CELLS, PIXELS = zeros(B, 4, D), zeros(B, 4, 4, D)
@@ -69,14 +67,12 @@ ROWS = {
     "query=4, key=2": lambda: ka.Attention(score="general", position="cope")(X, X[..., :2]),
     "`dim` must be even.*dim=5": lambda: positions.TransformerXL(5),
     # Embeddings
-    "PositionEmbedding must implement `embed": (TypeError, lambda: PositionEmbedding()(X)),
     r"`x` .*x\.shape=\(2, 4\)": lambda: ka.SinCosPositionEmbedding()(zeros(B, D)),
     r"dim=6, x\.shape=\(2, 3, 4\)": lambda: ka.LearnedPositionEmbedding(9, dim=6)(X),
     "max_length=4.* from 2 to 4": lambda: ka.LearnedPositionEmbedding(4)(X, start_index=2),
     "of dtype float32": (TypeError, lambda: ka.SinCosPositionEmbedding()(X, positions=zeros(T))),
     r"start_index\.shape=\(3,\)": lambda: ka.LearnedPositionEmbedding(9)(X, start_index=ints(3)),
     # Grids
-    "GridEmbedding must implement `vectors": (TypeError, lambda: GridEmbedding((1, T))(X)),
     r"`grid` .*grid=None, x\.shape=\(2, 3, 4\)": lambda: ka.SinCosGridEmbedding()(X),
     r"grid=\(4, 4\), prefix=1": lambda: ka.SinCosGridEmbedding((4, 4), prefix=1)(PIXELS),
     r"has 4 positions.*x\.shape=\(2, 3, 4\)": lambda: ka.LearnedGridEmbedding((2, 2))(X),

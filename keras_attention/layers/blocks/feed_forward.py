@@ -100,8 +100,9 @@ class FeedForward(saving.ConfigurableLayer):
             hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
         else:
             hidden = projections.apply(self, self._intermediate_dense, x)
-        hidden = self._dropout_layer.drop(hidden, training)
-        return projections.apply(self, self._output_dense, hidden)
+        return projections.apply(
+            self, self._output_dense, self._dropout_layer.drop(hidden, training)
+        )
 
     compute_mask = masks.passed_on
 
@@ -149,11 +150,11 @@ class MixtureOfExperts(saving.ConfigurableLayer):
     than there are, as in generation, where only the weights of these are read.
 
     Args:
-        num_experts, top_k: E, and how many experts each position uses.
+        num_experts, top_k: E, and how many of these each position uses.
         intermediate_dim, activation, gated: of each expert, as in `FeedForward`.
         use_bias: whether router and experts have biases.
-        limit: None, or the bound of the projections of gated experts.
-        offset: added to the projection that the gate multiplies.
+        limit, offset: of gated experts: the bound of the projections, or None, and a number that
+            is added to the projection that the gate multiplies.
         kernel_initializer, bias_initializer: of router and experts.
         normalize_weights: whether the weights of the chosen experts sum to 1.
         scoring: "softmax", or "sigmoid" for weights that are sigmoids of r (DeepSeek-V3, 2024,
@@ -161,24 +162,16 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         use_correction_bias: whether experts are chosen by weight plus `correction_bias`, which has
             no gradient and no part in the weights. To balance experts, raise it where one is used
             too little (DeepSeek-V3, equation 16).
-        num_groups, top_groups: experts are in `num_groups` groups, one after another, and each
-            position uses those of the `top_groups` whose two best experts have the largest sum.
+        num_groups, top_groups: experts are in `num_groups` equal groups of at least 2, one after
+            another, and each position uses those of the `top_groups`, with at least `top_k`
+            experts, whose two best experts have the largest sum.
         scale: multiplier of the weights.
         shared_dim: None, or the features inside one more network, without a router, which all
             positions use (DeepSeekMoE, Dai et al. 2024).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: (..., D).
-        training: whether a router that cannot learn is warned of.
-
-    Returns:
-        (..., D), carrying the mask of `x`.
-
-    Raises:
-        ValueError: an argument is not as described, `top_k` exceeds `num_experts`, groups are not
-            of equal sizes of at least 2 or too few for `top_k`, or `limit` or `offset` is given
-            without `gated`.
+    Call arguments, results and errors are those of `FeedForward`; with `training=True`, a router
+    that cannot learn is warned of.
 
     Example:
 
@@ -234,16 +227,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         size, rest = divmod(self.num_experts, self.num_groups)
         one = self.num_groups == self.top_groups == 1
         few = rest or size < 2 or not self.top_k / size <= self.top_groups <= self.num_groups
-        if few and not one:
+        if self.top_k > self.num_experts or (few and not one):
             raise ValueError(
-                "`num_groups` must divide `num_experts` into groups of at least 2, of which "
-                "`top_groups` have at least `top_k` experts. Received: num_experts="
-                f"{num_experts}, top_k={top_k}, num_groups={num_groups}, top_groups={top_groups}"
-            )
-        if self.top_k > self.num_experts:
-            raise ValueError(
-                "`top_k` must be at most `num_experts`. "
-                f"Received: top_k={top_k}, num_experts={num_experts}"
+                "`top_k` must be at most `num_experts`, and several `num_groups` divide these into "
+                "groups of at least 2, of which `top_groups` have at least `top_k` experts. "
+                f"Received: num_experts={num_experts}, top_k={top_k}, num_groups={num_groups}, "
+                f"top_groups={top_groups}"
             )
         if not self.gated and not (self.limit is None and self.offset == 0):
             raise ValueError(
@@ -259,10 +248,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.output_kernel, self.output_bias = self._add("output", inside, dim)
         self.correction_bias: Any = None
         if self.use_correction_bias:
-            shape = (self.num_experts,)
-            self.correction_bias = self.add_weight(
-                shape, "zeros", name="correction_bias", trainable=False, autocast=False
-            )
+            options = {"name": "correction_bias", "trainable": False, "autocast": False}
+            self.correction_bias = self.add_weight((self.num_experts,), "zeros", **options)
         self.shared: Any = None
         if self.shared_dim is not None:
             self.shared = network(self, self.shared_dim, "shared")
@@ -272,7 +259,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         """The kernels and the biases, or None, of a projection of all experts."""
         if not wanted:
             return None, None
-        shape, start = (self.num_experts, inputs, outputs), _OfEach(self.kernel_initializer)
+        shape, start = (self.num_experts, inputs, outputs), _of_each(self.kernel_initializer)
         shapes.check_memory(name, shape)
         kernel = self.add_weight(name=f"{name}_kernel", shape=shape, initializer=start)
         if not self.use_bias:
@@ -324,15 +311,12 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     def _of_few(self, rows, chosen, weights):
         """The chosen experts alone."""
-
-        def of_chosen(array):
-            return backend.take(array, chosen, axis=0)
-
-        def product(kernel):
-            return ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel))
-
+        of_chosen = functools.partial(backend.take, indices=chosen, axis=0)
         weights = ops.cast(weights, self.compute_dtype)
-        hidden = self._activated(product, of_chosen) * ops.expand_dims(weights, -1)
+        hidden = self._activated(
+            lambda kernel: ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel)), of_chosen
+        )
+        hidden = hidden * ops.expand_dims(weights, -1)
         output = ops.einsum("nki,nkid->nd", hidden, of_chosen(self.output_kernel))
         if self.output_bias is None:
             return output
@@ -359,27 +343,22 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         return tuple(x_shape)
 
 
-class _OfEach(keras.initializers.Initializer):
+def _of_each(initializer):
     """An initializer of matrices, for a stack of them, each drawn by itself."""
 
-    def __init__(self, initializer):
-        self.initializer = initializer
-
-    def __call__(self, shape, dtype=None):
-        count, *matrix = shape
-        return ops.stack([self._numbered(n)(tuple(matrix), dtype) for n in range(count)])
-
-    def _numbered(self, n):
-        """A copy whose seed, if there is one, is that of the matrix `n`."""
-        if not isinstance(self.initializer, keras.initializers.Initializer):
-            return self.initializer
-        config = self.initializer.get_config()
+    def numbered(n):
+        # A copy whose seed, if there is one, is that of the matrix `n`.
+        if not isinstance(initializer, keras.initializers.Initializer):
+            return initializer
+        config = initializer.get_config()
         if isinstance(config.get("seed"), int):
             config["seed"] += n
-        return type(self.initializer).from_config(config)
+        return type(initializer).from_config(config)
 
-    def get_config(self):
-        return {"initializer": keras.initializers.serialize(self.initializer)}
+    def stack(shape, dtype=None):
+        return ops.stack([numbered(n)(tuple(shape[1:]), dtype) for n in range(shape[0])])
+
+    return stack
 
 
 def _route(layer, numbers):

@@ -1,8 +1,8 @@
-"""Norms and factors of features, and those that layers make: by name, or as copies of a layer."""
+"""Norms and factors of features, those that layers make, and how a block puts them together."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import keras
 
@@ -148,3 +148,88 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
     norm.supports_masking = True
     norm.build(shape)
     return norm
+
+
+NamedNorm = Literal["layer", "rms"]
+NAMES = get_args(NamedNorm)
+Norm: TypeAlias = NamedNorm | keras.layers.Layer | dict[str, Any]
+
+# The branches of a block, with the beginning of the names of their parts, which are 0.1.0's.
+BRANCHES = {
+    "attention": "attention",
+    "cross_attention": "context_attention",
+    "feed_forward": "feed_forward",
+}
+
+
+def check_branches(given, residual):
+    """The argument `norm` of a block: a name, a layer, or a dictionary of both by branch."""
+    if not isinstance(given, dict) or "class_name" in given:
+        return check("norm", given, NAMES)
+    after = [f"{branch}_output" for branch in BRANCHES] if residual == "sandwich" else []
+    branches = [*BRANCHES, *after]
+    unknown = sorted(set(given) - set(branches))
+    if unknown:
+        raise ValueError(
+            f"`norm` of a block with residual={residual!r} must be a dictionary with keys among "
+            f"{branches}. Received keys: {unknown}"
+        )
+    found = {}
+    for branch, norm in given.items():
+        names = (*NAMES, None)
+        if residual == "parallel" and branch != "attention":
+            names += ("shared",)
+        found[branch] = check(f"norm[{branch!r}]", norm, names)
+    return found
+
+
+def make_branch(block, branch, shape):
+    """Makes the norms of a branch as attributes of the block, and returns them for a residual."""
+    found = {}
+    for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
+        norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
+        path = f"{name.replace(branch, BRANCHES[branch])}_norm"
+        if norm == "shared":
+            norm = block.attention_norm
+        else:
+            norm = make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
+        setattr(block, path, norm)
+        found[name] = _identity if norm is None else norm
+    return found
+
+
+def _identity(x):
+    return x
+
+
+# A residual is a function of x, the branches by name in their order, functions of x, and `norms`,
+# functions by the names of branches: `name` is what stands before a branch or, in `post`, after the
+# sum, `name_output` what stands after a branch in a sandwich. `keep` is applied to a branch before
+# it is added: dropout.
+
+
+def post(x, branches, norms, keep):
+    """`x = norm(x + branch(x))` (Vaswani et al. 2017)."""
+    for name, branch in branches.items():
+        x = norms[name](x + keep(branch(x)))
+    return x
+
+
+def pre(x, branches, norms, keep):
+    """`x = x + branch(norm(x))` (Xiong et al. 2020); with norms after branches, a sandwich."""
+    for name, branch in branches.items():
+        after = norms.get(f"{name}_output", _identity)
+        x = x + keep(after(branch(norms[name](x))))
+    return x
+
+
+def parallel(x, branches, norms, keep):
+    """`x = x + branch_1(norm_1(x)) + branch_2(norm_2(x))` (Wang & Komatsuzaki 2021, GPT-J)."""
+    # One norm for several branches is computed once.
+    normalized = {norm: norm(x) for norm in dict.fromkeys(map(norms.get, branches))}
+    for name, branch in branches.items():
+        x = x + keep(branch(normalized[norms[name]]))
+    return x
+
+
+RESIDUALS = {"post": post, "pre": pre, "sandwich": pre, "parallel": parallel}

@@ -13,8 +13,7 @@ from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
-from keras_attention.layers.blocks import block_norms
-from keras_attention.layers.blocks.block_norms import RESIDUALS, Norm
+from keras_attention.layers.blocks import norms
 from keras_attention.layers.blocks.feed_forward import network
 from keras_attention.layers.heads.projections import Dropout
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
@@ -148,7 +147,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         logit_soft_cap: float | None = None,
         use_sink: bool = False,
         scores_regularizer: regularizers.RegularizerLike | None = None,
-        norm: Norm = "layer",
+        norm: norms.Norm = "layer",
         key_dim: int | None = None,
         residual: Residual | None = None,
         use_bias: UseBias = True,
@@ -186,13 +185,13 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = qk_norm
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self.residual = shapes.check_choice("residual", residual, (None, *RESIDUALS))
+        self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
         self.attention = saving.check_layer("attention", attention, optional=True)
         self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Parts that the block makes itself are not in its configuration.
         self._made = {name for name in ("attention", "feed_forward") if getattr(self, name) is None}
-        self.norm = block_norms.check(norm, self.residual)
+        self.norm = norms.check_branches(norm, self.residual)
         self._check_arguments()
         if not self.self_attention:
             self._made.discard("attention")
@@ -241,63 +240,44 @@ class TransformerBlock(saving.ConfigurableLayer):
             # With separate weights for the context. Plain normalizations need no copy.
             layers = {n: x for n, x in slots.items() if isinstance(x, keras.layers.Layer)}
             slots |= {n: type(x).from_config(x.get_config()) for n, x in layers.items()}
-        # Separate seeds, or weights and branches would be dropped by the same numbers.
-        number = 1 if name == "attention" else 2
+        slots |= {option: getattr(self, option) for option in OF_BOTH}
+        if self.seed is not None:
+            # Separate seeds, or weights and branches would be dropped by the same numbers.
+            slots["seed"] = self.seed + (1 if name == "attention" else 2)
         return MultiHeadAttention(
-            self.num_heads,
-            key_dim,
-            seed=None if self.seed is None else self.seed + number,
-            name=name,
-            dtype=self.dtype_policy,
-            **slots,
-            **{option: getattr(self, option) for option in OF_BOTH},
+            self.num_heads, key_dim, name=name, dtype=self.dtype_policy, **slots
         )
 
     # Building
 
     def build(self, x_shape, context_shape=None):
-        dim = self._check(x_shape)
-        norms: dict[str, Any] = {}
+        *_, dim = self.compute_output_shape(x_shape)
+        own: dict[str, Any] = {}
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
             self.attention.key_dim = self.attention.value_dim = key_dim
         if self.self_attention:
             if not self.attention.built:
                 self.attention.build(x_shape)
-            norms |= block_norms.make(self, "attention", x_shape)
+            own |= norms.make_branch(self, "attention", x_shape)
         if self.cross_attention:
             if isinstance(context_shape, dict):
-                raise ValueError(
-                    "The block has no weights yet, so that `context` cannot be what its "
-                    "`cache_context` made. Call it once with a tensor, or "
-                    "`block.build(x_shape, context_shape)`."
-                )
+                self._check_built()
             # The attribute and the names are those of 0.1.0, by which files find the weights.
             self.context_attention = self._make_attention("context_attention", key_dim)
             self.context_attention.build(x_shape, context_shape)
-            norms |= block_norms.make(self, "cross_attention", x_shape)
+            own |= norms.make_branch(self, "cross_attention", x_shape)
         if "feed_forward" in self._made:
             self.feed_forward = network(self, self.intermediate_dim, "feed_forward")
         if not self.feed_forward.built:
             self.feed_forward.build(x_shape)
-        norms |= block_norms.make(self, "feed_forward", x_shape)
+        own |= norms.make_branch(self, "feed_forward", x_shape)
         residual = self.residual or ("pre" if self.normalize_first else "post")
         # Not as a dictionary, which Keras would write to files a second time.
-        self._add_branches = functools.partial(RESIDUALS[residual], norms=norms)
+        self._add_branches = functools.partial(norms.RESIDUALS[residual], norms=own)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
         self.score.built = self.normalization.built = True
-
-    def _check(self, x_shape):
-        makes = "attention" in self._made or not self.self_attention
-        divides = self.key_dim is None and makes
-        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
-            raise ValueError(
-                "`x` must be (batch, positions, features), with features that "
-                f"`num_heads` divides unless `key_dim` is given. Received: "
-                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
-            )
-        return x_shape[-1]
 
     cross_attention_layer = parts.part("context_attention", "The attention to the context, if any.")
     cross_attention_norm = parts.part("context_attention_norm", "The norm of the cross-attention.")
@@ -343,15 +323,16 @@ class TransformerBlock(saving.ConfigurableLayer):
             return output
 
         branches = {}
+
+        def branch(name, layer, **given):
+            branches[name] = functools.partial(attend, name, layer, **given)
+
         if self.self_attention:
-            pairs |= {"use_causal_mask": self.causal, "cache": cache}
-            attended = "attention", self.attention
-            branches["attention"] = functools.partial(attend, *attended, **pairs)
+            branch("attention", self.attention, use_causal_mask=self.causal, cache=cache, **pairs)
         if self.cross_attention:
             # Rows may be compacted; those of the context are not.
             memory["positions"] = None if word is None else str(word)
-            attended = "cross_attention", self.context_attention
-            branches["cross_attention"] = functools.partial(attend, *attended, **memory)
+            branch("cross_attention", self.context_attention, **memory)
         branches["feed_forward"] = self.feed_forward
         keep = functools.partial(self._dropout_layer.drop, training=training)
         x = self._add_branches(x, branches, keep=keep)
@@ -364,11 +345,8 @@ class TransformerBlock(saving.ConfigurableLayer):
     def make_cache(
         self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
     ) -> Cache:
-        """An empty cache of the self-attention, for `block(x, cache=cache)`.
-
-        As `Attention.make_cache`, for a block that is built and causal.
-        """
-        self._check_built("make_cache")
+        """As `Attention.make_cache`, of the self-attention, for a built and causal block."""
+        self._check_built()
         self._check_causal()
         return self.attention.make_cache(batch_size, length, dtype)
 
@@ -379,15 +357,16 @@ class TransformerBlock(saving.ConfigurableLayer):
         `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}` of a block that is built and
         has a cross-attention.
         """
-        self._check_built("cache_context")
+        self._check_built()
         self._memory(context, context_mask)
         return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
 
-    def _check_built(self, method):
+    def _check_built(self):
         if not self.built:
             raise ValueError(
-                "The block has no weights yet: call it once, or "
-                f"`block.build(x_shape, context_shape)`, before `{method}`."
+                "The block has no weights yet: call it once with a tensor, or "
+                "`block.build(x_shape, context_shape)`, for what `make_cache` and `cache_context` "
+                "make. Received: an unbuilt block"
             )
 
     def _check_causal(self):
@@ -429,24 +408,21 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"Received: cross_attention={self.cross_attention}, and "
                 + ("no `context`" if context is None else "a `context`")
             )
-        if not isinstance(context, dict):
-            if context is None and context_mask is not None:
-                raise ValueError("A `context_mask` needs the `context` that it masks.")
-            if context is None:
-                return {}
+        if context is not None and not isinstance(context, dict):
             mask = masks.padding(context, context_mask, "context", "context_mask")
             return {"value": context, "value_mask": mask}
-        if not kv_cache.is_context(context):
+        # Keras passes the masks that the parts of a dict carry, a dict of None.
+        if context_mask is not None and not isinstance(context_mask, dict):
+            raise ValueError(
+                "`context_mask` is of a `context` that is a tensor; one from `cache_context` "
+                f"contains its mask. Received it with a context of type {type(context).__name__}"
+            )
+        if context is not None and not kv_cache.is_context(context):
             raise ValueError(
                 "`context` must be a tensor, or what `cache_context` gave. Received a dict of "
                 f"{sorted(context)}"
             )
-        # Keras passes the masks that the parts of a dict carry, a dict of None.
-        if context_mask is not None and not isinstance(context_mask, dict):
-            raise ValueError(
-                "A `context` from `cache_context` contains its mask: omit `context_mask`"
-            )
-        return {"cache": context}
+        return {} if context is None else {"cache": context}
 
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
@@ -457,7 +433,14 @@ class TransformerBlock(saving.ConfigurableLayer):
     # Shapes and masks, symbolically
 
     def compute_output_shape(self, x_shape, context_shape=None):
-        self._check(x_shape)
+        makes = "attention" in self._made or not self.self_attention
+        divides = self.key_dim is None and makes
+        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
+            raise ValueError(
+                "`x` must be (batch, positions, features), with features that "
+                f"`num_heads` divides unless `key_dim` is given. Received: "
+                f"x.shape={tuple(x_shape)}, num_heads={self.num_heads}"
+            )
         return tuple(x_shape)
 
     def compute_output_spec(self, *args, **kwargs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from keras import ops
@@ -21,19 +22,22 @@ CUBIC = -0.75
 class GridEmbedding(PositionEmbedding, saved=False):
     """The base of both: merges the vectors of a grid's cells into a grid or a sequence of them."""
 
+    # Vectors (rows, columns, size) of the cells of a grid of these sizes.
+    vectors: Callable[[tuple[Any, ...], int], Tensor]
     # A cell is where it is, whether those before it are masked or not.
     counts = False
+    _count_name = "prefix + cells of the grid"
 
     def __init__(self, grid: tuple[int, ...] | None = None, prefix: int = 0, **kwargs: Any):
         super().__init__(**kwargs)
         self.grid = shapes.check_sizes("grid", grid, 1)
         self.prefix = shapes.check_count("prefix", prefix, minimum=0)
-        # The grid of sequences.
-        self._cells = self.grid
+        self._keep_cells(self.grid)
 
-    def vectors(self, sizes: tuple[Any, ...], size: int) -> Tensor:
-        """Vectors (rows, columns, size) of the cells of a grid of these sizes."""
-        raise TypeError(f"{type(self).__name__} must implement `vectors(self, sizes, size)`.")
+    def _keep_cells(self, sizes):
+        """Stores the grid that sequences are made of, and the number of their positions."""
+        self._cells = sizes
+        self._count = None if sizes is None else Grid(sizes, self.prefix).count
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         table = ops.reshape(self.vectors(self._cells, size), (-1, size))
@@ -42,10 +46,6 @@ class GridEmbedding(PositionEmbedding, saved=False):
             prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
             table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
         return position_embedding.rows_of(table, positions, self._count)
-
-    @property
-    def _count(self):
-        return Grid(self._cells, self.prefix).count
 
     def _check_axes(self, x_shape):
         if len(x_shape) == 3:
@@ -65,19 +65,16 @@ class GridEmbedding(PositionEmbedding, saved=False):
             )
 
     def _check_given(self, x, start_index, positions):
-        """Rejects positions that are not those of a grid."""
-        if len(x.shape) == 3:
-            given = x, start_index, positions
-            position_embedding.check_range("prefix + cells of the grid", self._count, *given)
         begins = positions is None and isinstance(start_index, int) and start_index == 0
-        length = backend.known_size(x.shape[1])
-        if len(x.shape) == 3 and begins and length not in (None, self._count):
-            raise ValueError(
-                f"A sequence of the grid {self._cells} with {self.prefix} positions before it has "
-                f"{self._count} positions; for others give `positions`. "
-                f"Received: x.shape={tuple(x.shape)}"
-            )
-        if len(x.shape) > 3 and not begins:
+        if len(x.shape) == 3:
+            super()._check_given(x, start_index, positions)
+            if begins and backend.known_size(x.shape[1]) not in (None, self._count):
+                raise ValueError(
+                    f"A sequence of the grid {self._cells} with {self.prefix} positions before it "
+                    f"has {self._count} positions; for others give `positions`. "
+                    f"Received: x.shape={tuple(x.shape)}"
+                )
+        elif not begins:
             raise ValueError(
                 "`start_index` and `positions` are of a sequence, (batch, positions, features). "
                 f"Received: x.shape={tuple(x.shape)}"
@@ -104,18 +101,10 @@ class SinCosGridEmbedding(GridEmbedding):
         **kwargs: `dim` and `merge_mode` as in `SinCosPositionEmbedding`; `name`, `dtype`,
             `trainable` of any Keras layer.
 
-    Call arguments:
-        x: a sequence (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D)
-            of any size, without a `prefix`.
-        start_index, positions: of a sequence, as in `SinCosPositionEmbedding`: `positions` are
-            integers (T,) or (B, T) for a part of the cells, such as the patches that are not
-            hidden. The first cell has the position `prefix`.
-
-    Returns:
-        `x` with the vectors, as `SinCosPositionEmbedding`, carrying the mask of `x`.
-
-    Raises:
-        ValueError, TypeError: as `SinCosPositionEmbedding`.
+    Call arguments, results and errors are those of `SinCosPositionEmbedding`, for a sequence
+    (B, prefix + rows · columns, D), row by row, or a grid (B, rows, columns, D) of any size,
+    without a `prefix`. `positions` of a sequence are integers (T,) or (B, T) for a part of the
+    cells, such as the patches that are not hidden; the first cell has the position `prefix`.
 
     Example:
 
@@ -197,15 +186,15 @@ class LearnedGridEmbedding(GridEmbedding):
     ):
         super().__init__(grid=grid, prefix=prefix, dim=dim, merge_mode=merge_mode, **kwargs)
         self.size = shapes.check_sizes("size", size, 1)
-        self._cells = self.size or self.grid
         choices = get_args(Interpolation)
         self.interpolation = shapes.check_choice("interpolation", interpolation, choices)
-        if self.grid is None or len(self._cells) != len(self.grid):
+        if self.grid is None or len(self.size or self.grid) != len(self.grid):
             raise ValueError(
                 "`grid` must have the sizes of a table, and `size` be None or as many. "
                 f"Received: grid={grid}, size={size}"
             )
-        self._rows = Grid(self.grid, self.prefix).count
+        self._rows = self._count
+        self._keep_cells(self.size or self.grid)
         self._check_within(self._cells)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)

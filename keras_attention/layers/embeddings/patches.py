@@ -23,22 +23,19 @@ def grouped(x, sizes, groups, flatten, first_fastest=False):
     # `sizes` are those of the grid and `groups` those of a group, whose last axis changes fastest
     # unless `first_fastest`. With `flatten` the groups are a sequence, row by row.
     batch, features = ops.shape(x)[0], x.shape[-1]
-    counts = [size // group for size, group in zip(sizes, groups, strict=True)]
-    pairs = [n for pair in zip(counts, groups, strict=True) for n in pair]
-    axes = list(range(1, 2 * len(counts), 2))
+    pairs = [n for pair in zip(counts(sizes, groups), groups, strict=True) for n in pair]
+    axes = list(range(1, len(pairs), 2))
     inside = [axis + 1 for axis in axes]
     x = ops.reshape(x, (batch, *pairs, features))
-    x = ops.transpose(x, (0, *axes, *inside[:: -1 if first_fastest else 1], 2 * len(counts) + 1))
-    counts = [math.prod(counts)] if flatten else counts
-    return ops.reshape(x, (batch, *counts, math.prod(groups) * features))
+    x = ops.transpose(x, (0, *axes, *inside[:: -1 if first_fastest else 1], len(pairs) + 1))
+    shape = (*counts(sizes, groups, flatten), math.prod(groups) * features)
+    return ops.reshape(x, (batch, *shape))
 
 
-def counts(sizes, groups, flatten):
+def counts(sizes, groups, flatten=False):
     """The shape of the groups, as far as it is known."""
     found = [None if n is None else n // group for n, group in zip(sizes, groups, strict=True)]
-    if not flatten:
-        return found
-    return [None if None in found else math.prod(found)]
+    return [None if None in found else math.prod(found)] if flatten else found
 
 
 def of_mask(group, mask):
@@ -272,7 +269,6 @@ class PatchMerging(saving.ConfigurableLayer):
         return sizes, groups
 
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        self._groups(x.shape)
         mask = masks.padding(x, mask)
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
         merged = projections.apply(self, self._dense, self._norm(self._grouped(x)))

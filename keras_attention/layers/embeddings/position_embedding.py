@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import keras
@@ -20,19 +21,19 @@ MergeMode = Literal["add", "concat", "none"]
 class PositionEmbedding(saving.ConfigurableLayer, saved=False):
     """The base of both: computes each row's positions, and merges the vectors of `embed`."""
 
+    # Vectors (..., T, size) for integer positions (..., T).
+    embed: Callable[[Tensor, int], Tensor]
     # Whether positions in models count the real tokens of a row, so that padding changes nothing.
     counts = True
-    # The rows of the table of learned vectors; None without one.
+    # The rows of the table of learned vectors, and the number of positions; None without a table.
     _rows: int | None = None
+    _count: Any = None
+    _count_name = "max_length"
 
     def __init__(self, dim: int | None = None, merge_mode: MergeMode = "add", **kwargs: Any):
         super().__init__(**kwargs)
         self.dim = shapes.check_optional_count("dim", dim)
         self.merge_mode = shapes.check_choice("merge_mode", merge_mode, get_args(MergeMode))
-
-    def embed(self, positions: Tensor, size: int) -> Tensor:
-        """Vectors (..., T, size) for integer positions (..., T)."""
-        raise TypeError(f"{type(self).__name__} must implement `embed(self, positions, size)`.")
 
     def build(self, x_shape, start_index_shape=None, positions_shape=None):
         self._check(x_shape)
@@ -59,8 +60,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
         positions: Positions | None = None,
         segment_ids: Tensor | None = None,
     ) -> Tensor:
-        positions = self._counted(x, start_index, positions, segment_ids)
-        self._check_given(x, start_index, positions)
+        positions = self._read(x, start_index, positions, segment_ids)
         embedding = self._embedded(x, start_index, positions)
         if self.merge_mode == "add":
             # The sum is also computed in float32: in bfloat16 the position would be rounded first.
@@ -76,26 +76,43 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
             positions = _from(start_index, ops.arange(ops.shape(x)[1], dtype="int32"))
         return self.embed(ops.cast(positions, "int32"), self.dim or x.shape[-1])
 
-    def _counted(self, x, start_index, positions, segment_ids):
-        """The positions of a call in which `positions` may be a word; None for places."""
+    def _read(self, x, start_index, positions, segment_ids):
+        """The checked positions of a call in which `positions` may be a word; None for places."""
         word, mask = sequence.word(positions), masks.padding(x, None)
         if segment_ids is not None and word != "tokens":
             raise ValueError(
                 "`segment_ids` number texts whose tokens are counted: pass positions='tokens'. "
                 f"Received: segment_ids beside positions={positions!r}"
             )
-        if word is None:
-            return positions
-        if word == "places" or not self.counts:
-            return None
-        if segment_ids is not None:
-            segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
-        found = sequence.ranks(mask, segment_ids)
-        _check_given(x, start_index, None)
-        return found if found is None else _from(start_index, found)
+        if word is not None:
+            positions = None
+        if word == "tokens" and self.counts:
+            if segment_ids is not None:
+                segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
+            found = sequence.ranks(mask, segment_ids)
+            _check_given(x, start_index, None)
+            positions = found if found is None else _from(start_index, found)
+        self._check_given(x, start_index, positions)
+        return positions
 
     def _check_given(self, x, start_index, positions):
+        """Rejects positions that do not fit `x` or the table, as far as they are known."""
         _check_given(x, start_index, positions)
+        if self._count is None:
+            return
+        values = shapes.visible_values(start_index if positions is None else positions)
+        known = values is not None and values.size
+        first, last = (values.min(), values.max()) if known else (None, None)
+        if positions is None:
+            length = backend.known_size(x.shape[1])
+            last = None if last is None or length is None else last + length - 1
+            if last is None and length is not None and length > self._count:
+                first, last = 0, length - 1
+        if (first is not None and first < 0) or (last is not None and last >= self._count):
+            raise ValueError(
+                f"Positions must lie in [0, {self._count_name}={self._count}). Received positions "
+                f"from {first} to {last}"
+            )
 
     compute_mask = masks.passed_on
 
@@ -107,8 +124,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
 
     def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None):
         shape = self.compute_output_shape(x.shape)
-        positions = self._counted(x, start_index, positions, segment_ids)
-        self._check_given(x, start_index, positions)
+        self._read(x, start_index, positions, segment_ids)
         return keras.KerasTensor(shape, dtype=self.compute_dtype)
 
 
@@ -203,12 +219,9 @@ class LearnedPositionEmbedding(PositionEmbedding):
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
-        self._rows = self.max_length = shapes.check_count("max_length", max_length)
+        self.max_length = self._rows = self._count = shapes.check_count("max_length", max_length)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
-
-    def _check_given(self, x, start_index, positions):
-        check_range("max_length", self.max_length, x, start_index, positions)
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         return rows_of(self.embeddings, positions, self.max_length)
@@ -240,23 +253,6 @@ def rows_of(table: Tensor, positions: Tensor, count: int) -> Tensor:
     vectors = ops.take(table, ops.clip(positions, 0, count - 1), axis=0)
     inside = ops.logical_and(positions >= 0, positions < count)
     return ops.where(inside[..., None], vectors, ops.zeros_like(vectors))
-
-
-def check_range(name: str, count: int, x: Tensor, start_index: Any, positions: Any) -> None:
-    """Rejects positions past a table of so many, if they are known."""
-    _check_given(x, start_index, positions)
-    values = shapes.visible_values(start_index if positions is None else positions)
-    known = values is not None and values.size
-    first, last = (values.min(), values.max()) if known else (None, None)
-    if positions is None:
-        length = backend.known_size(x.shape[1])
-        last = None if last is None or length is None else last + length - 1
-        if last is None and length is not None and length > count:
-            first, last = 0, length - 1
-    if (first is not None and first < 0) or (last is not None and last >= count):
-        raise ValueError(
-            f"Positions must lie in [0, {name}={count}). Received positions from {first} to {last}"
-        )
 
 
 def _check_given(x, start_index, positions):

@@ -75,15 +75,11 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         self.scale = shapes.check_optional_positive("scale", scale)
 
     def build(self, inputs_shape):
-        shapes.check_memory("embedding", (self.vocabulary_size, self.dim))
+        sizes = self.vocabulary_size, self.dim
+        shapes.check_memory("embedding", sizes)
+        given = self.embeddings_initializer, self.embeddings_regularizer, self.embeddings_constraint
         self._embedding = keras.layers.Embedding(
-            self.vocabulary_size,
-            self.dim,
-            embeddings_initializer=self.embeddings_initializer,
-            embeddings_regularizer=self.embeddings_regularizer,
-            embeddings_constraint=self.embeddings_constraint,
-            name="embedding",
-            dtype=self.dtype_policy,
+            *sizes, *given, name="embedding", dtype=self.dtype_policy
         )
         # A mask that ids carry, if any, passes through; Keras's layer would warn that it is lost.
         self._embedding.supports_masking = True

@@ -26,15 +26,11 @@ class Axes:
         if attention_axes is None:
             attention_axes = tuple(middle)
         self.positions = tuple(axis if axis >= 0 else rank + axis for axis in attention_axes)
-        if not self.positions or any(axis not in middle for axis in self.positions):
+        once = len(set(self.positions)) == len(self.positions) > 0
+        if not once or any(axis not in middle for axis in self.positions):
             raise ValueError(
-                f"`attention_axes` must lie between the batch axis and the features of inputs with "
-                f"{rank} axes. Received: attention_axes={attention_axes}"
-            )
-        if len(set(self.positions)) < len(self.positions):
-            raise ValueError(
-                f"`attention_axes` must name an axis of inputs with {rank} axes only once. "
-                f"Received: attention_axes={attention_axes}"
+                "`attention_axes` must lie between the batch axis and the features, each once. "
+                f"Received: attention_axes={attention_axes}, for inputs with {rank} axes"
             )
         self.free = tuple(axis for axis in middle if axis not in self.positions)
         self._order = (0, *self.free, *self.positions)
@@ -47,11 +43,8 @@ class Axes:
         Folding multiplies them: 2 · 3 rows would attend to 3 · 2 rows of other examples.
         """
         for axis in (0, *self.free):
-            shapes.check_same(
-                f"Sizes of axis {axis}, which is not attended over,",
-                query=query_shape[axis],
-                value=value_shape[axis],
-            )
+            sizes = {"query": query_shape[axis], "value": value_shape[axis]}
+            shapes.check_same(f"Sizes of axis {axis}, which is not attended over,", **sizes)
 
     def matched(self, value, query):
         """`value`, checked at run time for sizes that `check` did not know."""
@@ -64,11 +57,14 @@ class Axes:
 
     def fold(self, heads):
         """(B, …, H, K) to (B · free, T, H, K)."""
-        rank = len(heads.shape)
+        rank, shape = len(heads.shape), ops.shape(heads)
         heads = ops.transpose(heads, (*self._order, rank - 2, rank - 1))
-        shape = ops.shape(heads)
-        lead = 1 + len(self.free)
-        return ops.reshape(heads, (_product(shape[:lead]), _product(shape[lead:-2]), *shape[-2:]))
+        return ops.reshape(heads, (*self._rows(shape), *shape[-2:]))
+
+    def _rows(self, shape):
+        """The sizes (B · free, T) to which those of inputs (B, …) are folded."""
+        sizes, lead = [shape[axis] for axis in self._order], 1 + len(self.free)
+        return _product(sizes[:lead]), _product(sizes[lead:])
 
     def unfold(self, heads, like):
         """(B · free, T, H, K) to (B, …, H, K), with the axes of the input `like` (B, …, D)."""
@@ -80,10 +76,8 @@ class Axes:
 
     def unfold_rows(self, rows, like):
         """Values of positions, (B · free or 1, T or 1), to (B, …)."""
-        shape = ops.shape(like)
-        rows = ops.broadcast_to(rows, ops.shape(self.fold(like[..., None]))[:2])
-        rows = self.unfold(rows[..., None, None], like)[..., 0, 0]
-        return ops.reshape(rows, shape[:-1])
+        rows = ops.broadcast_to(rows, self._rows(ops.shape(like)))
+        return self.unfold(rows[..., None, None], like)[..., 0, 0]
 
     def unfold_scores(self, scores, query, value):
         """(B · free, H, T, S) to (B, free…, H, query positions…, key positions…)."""
@@ -100,17 +94,12 @@ class Axes:
         )
 
     def fold_padding(self, mask, like):
-        """A mask (B, …) of the first axes of `like` (B, …, D) to (B · free, T)."""
+        """The padding mask (B or 1, …) of `like` (B, …, D) to (B · free, T)."""
         shape = ops.shape(like)[:-1]
-        for _ in range(len(shape) - len(mask.shape)):
-            mask = ops.expand_dims(mask, -1)
-        _check_fits("mask", tuple(mask.shape), tuple(mask.shape), shape)
         mask = ops.transpose(ops.broadcast_to(mask, shape), self._order)
-        sizes = [shape[axis] for axis in self._order]
-        lead = 1 + len(self.free)
-        return ops.reshape(mask, (_product(sizes[:lead]), _product(sizes[lead:])))
+        return ops.reshape(mask, self._rows(shape))
 
-    def fold_mask(self, mask, query, value, name="attention_mask"):
+    def fold_mask(self, mask, query, value):
         """An attention mask (or bias) to (B · free, 1 or H, T, S).
 
         The mask's last axes are the query's and the key's positions; the axes before them are
@@ -134,20 +123,12 @@ class Axes:
             )
         lead = len(shape) - least
         whole = (*shape[:lead], *expected[lead:-least], *shape[lead:])
-        _check_fits(name, shape, whole, expected)
-
-
-def _check_fits(name, shape, whole, expected):
-    """Raises unless a shape, `whole` with all axes, broadcasts to the expected one, if known."""
-    fits = len(whole) == len(expected) and all(
-        size is None or size == 1 or not known(wanted) or size == wanted
-        for size, wanted in zip(whole, expected, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"`{name}` must broadcast to {tuple(expected)}, with the axes that are attended over. "
-            f"Received: {name}.shape={shape}"
-        )
+        for size, wanted in zip(whole, expected, strict=True):
+            if size not in (None, 1) and known(wanted) and size != wanted:
+                raise ValueError(
+                    f"`{name}` must broadcast to {expected}, with the axes that are attended over. "
+                    f"Received: {name}.shape={shape}"
+                )
 
 
 def _product(sizes):

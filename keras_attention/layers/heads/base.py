@@ -135,13 +135,13 @@ class Heads:
     def check_pairs(self, x):
         """Raises unless the mask and the bias of the `Pairs` x broadcast to (B, H, T, S)."""
         axes, heads = self._axes_of(x.query.shape), self.layer.num_heads
-        sizes = x.query.shape[0], heads, x.query.shape[1], x.value.shape[1]
         if x.attention_mask is not None and axes is None:
             inputs.check_not_padding(x.attention_mask, x.query)
         if x.attention_bias is not None:
             inputs.check_bias("attention_bias", x.attention_bias)
         for name, array in x.of_pairs.items():
             if axes is None:
+                sizes = x.query.shape[0], heads, x.query.shape[1], x.value.shape[1]
                 inputs.check_fits(name, array, *sizes)
             else:
                 axes.check_mask(name, array, heads, x.query, x.value)
@@ -151,14 +151,11 @@ class Heads:
         axes, pairs = self.axes, x.of_pairs.items()
         if axes is None:
             return x._replace(**{name: inputs.four_axes(name, array) for name, array in pairs})
-        padding = {"query_mask": x.query, "key_mask": x.value, "seen": x.value}
-        found = {
-            name: axes.fold_padding(getattr(x, name), like)
-            for name, like in padding.items()
-            if getattr(x, name) is not None
-        }
-        folded = {name: axes.fold_mask(array, x.query, x.value, name) for name, array in pairs}
-        return x._replace(**found, **folded)
+        folded = {name: axes.fold_mask(array, x.query, x.value) for name, array in pairs}
+        for name, like in {"query_mask": x.query, "key_mask": x.value, "seen": x.value}.items():
+            if getattr(x, name) is not None:
+                folded[name] = axes.fold_padding(getattr(x, name), like)
+        return x._replace(**folded)
 
     def _axes_of(self, shape):
         """The `Axes` by which inputs of a shape are folded; None if they are (B, T, D)."""
@@ -184,31 +181,36 @@ class DenseHeads(Heads):
         return self.layer.value_dim if role == "value" else self.layer.key_dim
 
     def build(self, query_shape, value_shape, key_shape):
-        given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
-        self.features = {role: shape[-1] for role, shape in given.items()}
-        self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in given.items()}
+        given = self._given(query_shape, key_shape, value_shape)
         return {role: self.projection(role, shape) for role, shape in given.items()}
+
+    def _given(self, *given):
+        """The shapes of query, key and value by role, whose features and sizes are stored."""
+        found = dict(zip(ROLES, given, strict=True))
+        self.features = {role: shape[-1] for role, shape in found.items()}
+        self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in found.items()}
+        return found
 
     def projection(self, role, shape):
         """The layer that projects the query, the key or the value."""
-        heads, size = self.count(role), self.size(role, shape)
+        heads, size = self.sizes[role]
         shapes.check_memory(role, (shape[-1], heads, size))
-        dense = keras.layers.Dense(
-            heads * size, use_bias=self.layer.use_bias, name=role, **self.arguments()
-        )
+        given = {"use_bias": self.layer.use_bias, "name": role, **self.arguments()}
+        dense = keras.layers.Dense(heads * size, **given)
         dense.build(shape)
         return dense
 
     def arguments(self):
         """The options of every projection."""
         layer = self.layer
-        found = {"activity_regularizer": layer._activity_regularizer, "dtype": layer.dtype_policy}
-        for kind in ("kernel", "bias"):
-            initializer = getattr(layer, f"{kind}_initializer")
-            found[f"{kind}_initializer"] = saving.clone_initializer(initializer)
-            for name in (f"{kind}_regularizer", f"{kind}_constraint"):
-                found[name] = getattr(layer, name)
-        return found
+        names = "kernel_regularizer", "bias_regularizer", "kernel_constraint", "bias_constraint"
+        return {
+            "kernel_initializer": saving.clone_initializer(layer.kernel_initializer),
+            "bias_initializer": saving.clone_initializer(layer.bias_initializer),
+            "activity_regularizer": layer._activity_regularizer,
+            "dtype": layer.dtype_policy,
+            **{name: getattr(layer, name) for name in names},
+        }
 
     def dense(self, role):
         """The projection of the query, the key or the value."""
@@ -291,9 +293,7 @@ class EinsumHeads(DenseHeads):
         return axes.scores_shape(self.layer.num_heads, query_shape, value_shape)
 
     def build(self, query_shape, value_shape, key_shape):
-        given = dict(zip(ROLES, (query_shape, key_shape, value_shape), strict=True))
-        self.features = {role: shape[-1] for role, shape in given.items()}
-        self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in given.items()}
+        given = self._given(query_shape, key_shape, value_shape)
         self.rank = len(query_shape)
         self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
@@ -308,7 +308,7 @@ class EinsumHeads(DenseHeads):
         return made
 
     def projection(self, role, shape):
-        return self._einsum(role, shape, 1, (self.count(role), self.size(role, shape)))
+        return self._einsum(role, shape, 1, self.sizes[role])
 
     def _has_bias(self, name):
         """Whether a projection has a bias."""
@@ -339,10 +339,11 @@ class EinsumHeads(DenseHeads):
     # `DenseHeads` projects a row as a matrix, which these projections do not take.
     split_row = Heads.split_row
 
-    def split(self, x, role):
-        self.check_features(role, x)
-        heads = self.dense(role)(x)
-        return heads if self.axes is None else self.axes.fold(heads)
+    def _projected(self, x, role):
+        return self.dense(role)(x)
+
+    def _apart(self, projected, role):
+        return projected if self.axes is None else self.axes.fold(projected)
 
     def split_table(self, table, role):
         # The projection takes as many axes as the inputs have.

@@ -28,7 +28,6 @@ class Retention(GatedStateAttention):
     at a rate γ of its own. The state is `S_t = γ S_{t−1} + k_t v_tᵀ`.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decays: γ of each key head, numbers in (0, 1]; None for the paper's `1 − 2^(−5 − h)`.
         position: None, "rotary" or a `positions.Rotary`, which rotates queries and keys, as in the
             paper. There is no state with those that depend on later tokens: "xpos", and scalings
@@ -36,22 +35,12 @@ class Retention(GatedStateAttention):
         use_gate: whether heads are multiplied by the gate, a projection of the query.
         head_norm: of each head's output: "rms" (which the authors' code uses), "layer", a Keras
             layer, or False.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `LinearAttention` but `feature_map`, `causal`, `qk_norm`
+            and `clip_qkv`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and does not age those before it; in a call without a cache it adds to the
-    distances of rotary positions.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size or a slot is not as described, or a call has arguments for
-            pairs.
+    Call arguments, results and errors are those of `LinearAttention`, with masks of padding alone:
+    arguments for pairs are an error. A masked token is skipped, and does not age those before it;
+    in a call without a cache it adds to the distances of rotary positions.
 
     Example:
 
@@ -100,9 +89,6 @@ class Retention(GatedStateAttention):
         decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
         return query * self.key_dim**-0.5, key, value, decay
 
-    def recurrence(self, query, key, value, decay, *, causal, state):
-        return recurrence.run(query, key, value, decay, state)
-
 
 class GatedLinearAttention(GatedStateAttention):
     r"""Gated linear attention (Yang et al. 2024, section 4.4), always causal.
@@ -112,38 +98,24 @@ class GatedLinearAttention(GatedStateAttention):
     `(silu(X W^G) ⊙ Norm(heads)) W^O`.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         decay_rank: columns of W_1; None for one matrix in place of the two.
         decay_temperature: τ: the larger, the slower heads forget.
-        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a causal depthwise convolution of queries, keys
             and values, which silu follows, at least 2; None for neither. It starts near the
             identity.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and with convolutions, so is its query. A decay is at least exp(−5) per token, below
-    which nothing is left after two.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+    Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
+    masked token is skipped too. A decay is at least exp(−5) per token, below which nothing is left
+    after two.
 
     Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8)
-    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
-    >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
-    True
+    >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8, decay_rank=None)
+    >>> layer(x).shape
+    (2, 5, 32)
     """
 
     gate_bias = True
@@ -175,9 +147,6 @@ class GatedLinearAttention(GatedStateAttention):
         decay = backend.maximum(decay, ops.cast(recurrence.SMALLEST, decay.dtype))
         return query * self.key_dim**-0.5, key, value, decay
 
-    def recurrence(self, query, key, value, decay, *, causal, state):
-        return recurrence.run(query, key, value, decay, state)
-
 
 class GatedDeltaNet(GatedStateAttention):
     r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
@@ -190,35 +159,21 @@ class GatedDeltaNet(GatedStateAttention):
     depthwise convolution follows each projection, before silu.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
-        use_gate, head_norm: as in `Retention`.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
-        use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads: as in `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
-    Call arguments are those of `MultiHeadAttention`, with masks of padding alone: a masked token
-    is skipped, and with convolutions, so is its query.
-
-    Returns:
-        (B, T, D), or (B, T, *output_shape), carrying the query's mask. `make_cache` makes a state
-        of constant size.
-
-    Raises:
-        ValueError, TypeError: a size is not as described, or a call has arguments for pairs.
+    Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
+    masked token is skipped too.
 
     Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8)
-    >>> first, cache = layer(x[:, :4], cache=layer.make_cache(batch_size=2))
-    >>> last, cache = layer(x[:, 4:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 4:])) < 1e-5)
-    True
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, conv_kernel_size=4)
+    >>> layer(x).shape
+    (2, 5, 32)
     """
 
     def __init__(
@@ -242,11 +197,9 @@ class GatedDeltaNet(GatedStateAttention):
     def build_decay(self):
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
-            heads = (self.heads.key_value_heads,)
+            heads, biases = (self.heads.key_value_heads,), _spread(0.001, 0.1, softplus=True)
             self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
-            self.decay_bias = self.add_weight(
-                name="decay_bias", shape=heads, initializer=_spread(0.001, 0.1, softplus=True)
-            )
+            self.decay_bias = self.add_weight(heads, biases, name="decay_bias")
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
@@ -254,10 +207,8 @@ class GatedDeltaNet(GatedStateAttention):
         if not decay:
             return query, key, value, rate
         with keras_private.uncast_variables():
-            scale, bias = (
-                ops.cast(weight, rate.dtype)[:, None]
-                for weight in (self.decay_scale, self.decay_bias)
-            )
+            weights = self.decay_scale, self.decay_bias
+            scale, bias = (ops.cast(weight, rate.dtype)[:, None] for weight in weights)
         return query, key, value, rate, -ops.exp(scale) * ops.softplus(decay[0] + bias)
 
     def recurrence(self, query, key, value, rate, decay=None, *, causal, state):

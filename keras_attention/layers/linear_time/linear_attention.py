@@ -27,25 +27,17 @@ class LinearAttention(StateAttention):
     earlier tokens.
 
     Args:
-        num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         feature_map: φ, applied to each head: "elu" for `elu(x) + 1`, "favor", or an object of
             `feature_maps`.
         causal: whether position t sees only positions up to t.
-        use_gate, use_bias, output_shape, attention_axes, kernel_initializer, bias_initializer,
-            kernel_regularizer, bias_regularizer, activity_regularizer, kernel_constraint,
-            bias_constraint, seed, num_key_value_heads, qk_norm, clip_qkv: as in
-            `MultiHeadAttention`.
-        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+        **kwargs: all other arguments of `MultiHeadAttention` but those of weights: `score`,
+            `normalization`, `pattern`, `position`, `dropout`, `sliding_window`, `flash_attention`,
+            `logit_soft_cap`, `use_sink` and `scores_regularizer`.
 
-    Call arguments are those of `MultiHeadAttention`. Masks of padding and `use_causal_mask` keep
-    the cost linear. `attention_mask`, `attention_bias`, `positions`, `segment_ids` and
-    `return_attention_scores` are computed from all pairs, in quadratic time.
-
-    Returns:
-        As `MultiHeadAttention`. `make_cache` makes a state of constant size.
-
-    Raises:
-        ValueError, TypeError: a size, a slot or a mask is not as described.
+    Call arguments, results and errors are those of `MultiHeadAttention`. Masks of padding and
+    `use_causal_mask` keep the cost linear. `attention_mask`, `attention_bias`, `positions`,
+    `segment_ids` and `return_attention_scores` are computed from all pairs, in quadratic time.
+    `make_cache` makes a state of constant size.
 
     Example:
 

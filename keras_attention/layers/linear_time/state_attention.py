@@ -14,11 +14,11 @@ from keras_attention import patterns, saving
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Cache, Dtype, Tensor
-from keras_attention.kernels.linear_time.recurrence import NOTHING
+from keras_attention.kernels.linear_time import recurrence
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import QK_NORMS, BaseAttention, OutputProjection, QkNorm
 from keras_attention.layers.blocks import norms
-from keras_attention.layers.heads import EinsumHeads
+from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.linear_time import short_convolution
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import masks, shapes
@@ -120,32 +120,22 @@ class StateAttention(OutputProjection, saved=False):
     def make_cache(
         self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
     ) -> Cache:
-        """An empty cache, for `layer(x, cache=cache)`, as in `Attention`, of constant size.
+        """An empty cache, as in `Attention`, of constant size.
 
-        Args:
-            batch_size: number of rows.
-            length, dtype: ignored: a row may have any number of tokens, and sums are in float32.
-
-        Returns:
-            `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
-
-        Raises:
-            ValueError: `batch_size` is a number below 0, or keys are encoded by more than
-                their own position.
+        `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
+        `length` and `dtype` are ignored: a row may have any number of tokens, and sums are in
+        float32. Raises `ValueError` if keys are encoded by more than their own position.
         """
-        if isinstance(batch_size, (bool, int, float)):
-            shapes.check_count("batch_size", batch_size, minimum=0)
         if self.position is not None and not self.position.encodes_alone:
             raise ValueError(
                 "A state sums keys that are encoded once, and later tokens would change those of "
                 f"this position. Received: a layer with position={self.position!r}"
             )
         wide = shapes.full_precision(self.compute_dtype)
-        arrays = {
-            name: ops.full((batch_size, *shape), NOTHING if name == "largest" else 0, wide)
-            for name, shape in self._cached_shapes.items()
-        }
-        return {**arrays, "index": ops.zeros((batch_size,), "int32")}
+        cache = kv_cache.make(batch_size, self._cached_shapes, wide)
+        if "largest" in cache:
+            cache["largest"] = ops.full_like(cache["largest"], recurrence.NOTHING)
+        return cache
 
 
 def _has_keys(query_mask, key_mask, causal):
@@ -173,12 +163,10 @@ class StateHeads(EinsumHeads):
             made[name] = self._einsum(name, shape, 1, (self.key_value_heads, size))
         return made
 
-    def split(self, x, role):
+    def _projected(self, x, role):
         if role in self.layer.gates and self.layer.gate_rank is not None:
-            self.check_features(role, x)
-            heads = self.dense(role)(self.dense(f"{role}_in")(x))
-            return heads if self.axes is None else self.axes.fold(heads)
-        return super().split(x, role)
+            x = self.dense(f"{role}_in")(x)
+        return super()._projected(x, role)
 
     def split_all(self, query, key, value):
         heads = super().split_all(query, key, value)
@@ -192,11 +180,10 @@ class NormedHeads(StateHeads):
     """Heads whose outputs are normalized before they are joined."""
 
     def join(self, result, query):
-        norm = self.layer.head_norm_layer
-        if norm is not None:
-            output = ops.cast(norm(result.output), self.layer.compute_dtype)
-            result = result.replace(output=output)
-        return super().join(result, query)
+        layer, output = self.layer, result.output
+        if layer.head_norm_layer is not None:
+            output = ops.cast(layer.head_norm_layer(output), layer.compute_dtype)
+        return super().join(result.replace(output=output), query)
 
 
 class GatedStateAttention(StateAttention, saved=False):
@@ -231,15 +218,18 @@ class GatedStateAttention(StateAttention, saved=False):
                 for name, shape in self._convolved.items()
             ]
         shape = (None, None, self.num_heads, self.value_dim)
-        self.head_norm_layer = norms.make(
-            self.head_norm or None, "head_norm", shape, self.dtype_policy, center=False
-        )
+        given = self.head_norm or None, "head_norm", shape, self.dtype_policy
+        self.head_norm_layer = norms.make(*given, center=False)
         if self._norms_full_precision:
             self.head_norm_layer.autocast = False
         self.build_decay()
 
     def build_decay(self):
         """Makes the weights of the decay other than its projection."""
+
+    def recurrence(self, *heads: Any, **given: Any) -> Any:
+        query, key, value, decay = heads
+        return recurrence.run(query, key, value, decay, given["state"])
 
     @functools.cached_property
     def traits(self):
@@ -256,12 +246,7 @@ class GatedStateAttention(StateAttention, saved=False):
     @property
     def _convolved(self):
         """The number of heads and of features of each array that is convolved."""
-        heads, groups = self.num_heads, self.heads.key_value_heads
-        return {
-            "query": (heads, self.key_dim),
-            "key": (groups, self.key_dim),
-            "value": (groups, self.value_dim),
-        }
+        return {role: (self.heads.count(role), self.heads.size(role, None)) for role in ROLES}
 
     @property
     def _cached_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -274,14 +259,12 @@ class GatedStateAttention(StateAttention, saved=False):
         if self.conv_kernel_size is not None:
             with keras_private.uncast_variables():
                 kernels = [ops.convert_to_tensor(kernel) for kernel in self.conv_kernels]
-            (query, key, value), last = short_convolution.convolve(
-                *((query, key, value), kernels, given["key_mask"]),
-                before=None if state is None else state["last"],
-            )
+            heads, before = (query, key, value), None if state is None else state["last"]
+            convolved = short_convolution.convolve(heads, kernels, given["key_mask"], before)
+            (query, key, value), last = convolved
             if state is not None:
                 state = {**state, "last": ops.cast(last, state["last"].dtype)}
-        given = {**given, "training": training, "state": state, "gates": gates}
-        return super().attend(query, key, value, positions, **given)
+        return super().attend(query, key, value, positions, training, state, gates, **given)
 
     @property
     def _norms_full_precision(self):

@@ -123,12 +123,17 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             )
         self.cell = wrapped_cell.get(cell, AttentionCell)
         self.attention = attention_layer(attention, self.dtype_policy)
+        # Whether prepared keys are the same for all steps.
+        self._prepares_keys = self.attention.score.prepares_apart and not reads_keys(self.attention)
         self.attention_activation = keras.activations.get(attention_activation)
         self.alignment = alignments.get(alignment)
         if self.alignment is not None:
             check_alignment(self.alignment, self.attention)
-        # The number of states of the alignment.
+        # The sizes of the states of the wrapped cell; how many the alignment has, and how many all.
+        self._sizes = tuple(keras.tree.flatten(self.cell.state_size))
+        self._own = len(self._sizes)
         self._aligned = 0 if self.alignment is None else self.alignment.num_states
+        self._count = self._own + self._aligned + 2
         # The shape (B, S, D) of the memory that it is built for, or of the last initial state.
         self.memory_shape: Any = None
         self._loop = Loop()
@@ -140,12 +145,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """One list, of the output, states of the wrapped cell and of the alignment, and steps."""
         # `RNN` copies it in its constructor. So what depends on the memory is None.
         output = None if self.return_attention_scores else self.output_features(_UNKNOWN)
-        return [self._sizes(output, None)]
-
-    def _sizes(self, output, pairs):
-        """Those of all states, of an output and of an alignment of all pairs."""
-        aligned = [pairs] * self._aligned
-        return [output, *keras.tree.flatten(self.cell.state_size), *aligned, 1]
+        return [[output, *self._sizes, *[None] * self._aligned, 1]]
 
     @property
     def output_size(self) -> int:
@@ -164,7 +164,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 "positions are known, for `return_attention_scores=True`, and whose features are. "
                 f"Received: memory.shape={memory_shape}"
             )
-        return self._sizes(size, pairs)
+        return [size, *self._sizes, *[pairs] * self._aligned, 1]
 
     def output_features(self, memory_shape):
         """Features of the output without alignments; None where they depend on the memory."""
@@ -189,18 +189,13 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     def state_dtypes(self):
         """The dtypes in which states of `state_size` are returned; steps are counted in int32."""
         # Sums over many steps, and their number, need the precision.
-        wide = [shapes.full_precision(self.compute_dtype)] * (self._aligned + 1)
-        return [self.compute_dtype] * (self._state_count() - len(wide)) + wide
+        wide = shapes.full_precision(self.compute_dtype)
+        return [self.compute_dtype] * (1 + self._own) + [wide] * (self._aligned + 1)
 
     def _apart(self, states):
         """The output, states of the wrapped cell and of the alignment, and steps, of flat ones."""
         output, *states, time = states
-        own = len(states) - self._aligned
-        return output, states[:own], states[own:], time
-
-    def _state_count(self):
-        """The number of states of the loop: see `state_size`."""
-        return len(self._sizes(None, None))
+        return output, states[: self._own], states[self._own :], time
 
     # Building
 
@@ -210,16 +205,16 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         self.build_attention(self.memory_shape)
         context = self._context_size(self.memory_shape)
         if self.attention_dim is not None:
-            options = {"use_bias": False, "name": "attentional", "dtype": self.dtype_policy}
+            given = self.attention_dim, self.attention_activation, False
             self._attention_dense = keras.layers.Dense(
-                self.attention_dim, self.attention_activation, **options
+                *given, name="attentional", dtype=self.dtype_policy
             )
             self._attention_dense.build((None, context + wrapped_cell.output_size(self.cell)))
         # Features that the wrapped cell reads after those of its input, then of both together.
         self._fed_size = context
         if self.mode == "luong":
-            fed = self.output_features(self.memory_shape)
-            self._fed_size = fed if self.input_feeding else 0
+            features = self.output_features(self.memory_shape)
+            self._fed_size = features if self.input_feeding else 0
         self._input_size = input_shape[-1] + self._fed_size
         if isinstance(self.cell, keras.layers.Layer) and not self.cell.built:
             self.cell.build((input_shape[0], self._input_size))
@@ -264,7 +259,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         # Scores that the constructor did not ask for are no state.
         if return_attention_scores is None:
             return_attention_scores = self.return_attention_scores
-        states, count = keras.tree.flatten(states), self._state_count()
+        states, count = keras.tree.flatten(states), self._count
         memory = states[count:] or self._loop.memory
         if len(states) < count or not memory:
             raise ValueError(NO_MEMORY.format("states without one"))
@@ -324,7 +319,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 masks=masks.of_pairs(None, mask, None),
                 pattern=attention.whole_pattern(),
                 return_weights=self.return_attention_scores or alignment is not None,
-                prepared=self._keys_can_be_prepared(),
+                prepared=self._prepares_keys,
                 **given,
             )
 
@@ -339,20 +334,17 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
                 numbers = drawn[-1] * ops.cast(64 + time, drawn[-1].dtype)[..., None]
                 numbers = numbers - ops.floor(numbers)
             more += [numbers] if alignment.random else []
+            batch, length = ops.shape(mask)
+            states = [ops.reshape(x, (batch, attention.num_heads, length)) for x in aligned]
             with keras_private.uncast_variables():
-                batch, length = ops.shape(mask)
-                shape = (batch, attention.num_heads, length)
-                states = [ops.reshape(state, shape) for state in aligned]
                 result, states = alignment.attend(attend, heads, key, states, more, training)
-            aligned = [
-                ops.cast(ops.reshape(new, ops.shape(state)), state.dtype)
-                for new, state in zip(states, aligned, strict=True)
-            ]
-        context = attention.heads.join(result, query[:, None])[:, 0]
-        weights = result.weights
+            pairs = zip(states, aligned, strict=True)
+            aligned = [ops.cast(ops.reshape(x, ops.shape(old)), old.dtype) for x, old in pairs]
+        query, weights = query[:, None], result.weights
+        context = ops.cast(attention.heads.join(result, query)[:, 0], self.compute_dtype)
         if weights is not None:
-            weights = attention.heads.scores(weights, query[:, None], value)
-        return ops.cast(context, self.compute_dtype), weights, aligned
+            weights = attention.heads.scores(weights, query, value)
+        return context, weights, aligned
 
     def split_outputs(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Splits what `RNN` returned into outputs and alignments (`return_attention_scores=True`).
@@ -428,23 +420,16 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         """Memory, flat states and mask or None, from the arguments of `initial_state`."""
         if not isinstance(memory, keras.KerasTensor):
             memory = masks.carry(ops.convert_to_tensor(memory), masks.implicit(memory))
-        shapes.check_rank("memory", memory, 3, "(batch, positions, features)")
-        if memory.shape[-1] is None:
-            raise ValueError(
-                "`memory` must have a known number of features. "
-                f"Received: memory.shape={tuple(memory.shape)}"
-            )
+        shapes.check_sequence(memory.shape, "memory")
         if self.attention.built:
             before = self.memory_shape and self.memory_shape[-1]
             shapes.check_same("Features of memories", before=before, now=memory.shape[-1])
         mask = masks.padding(memory, mask, "memory")
         states = [] if states is None else keras.tree.flatten(states)
-        count = self._state_count()
-        own = count - 2 - self._aligned
-        if len(states) not in (0, own, count):
+        if len(states) not in (0, self._own, self._count):
             raise ValueError(
-                f"`states` must be the {own} of the wrapped cell, or the {count} that an "
-                f"earlier call returned. Received: {len(states)}"
+                f"`states` must be the {self._own} of the wrapped cell, or the {self._count} that "
+                f"an earlier call returned. Received: {len(states)}"
             )
         for state in states:
             shapes.check_same("Batch sizes", memory=memory.shape[0], states=state.shape[0])
@@ -479,30 +464,23 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
         with keras_private.uncast_variables():
             if self.alignment is not None:
                 prepared = self.alignment.prepare(key)
-            if self._keys_can_be_prepared():
+            if self._prepares_keys:
                 wide = shapes.accumulation_dtype(key)
                 key = self.attention.score.prepare_key(ops.cast(key, wide))
         return [key, value, masks.whole(mask, memory), *prepared]
 
-    def _keys_can_be_prepared(self):
-        """Whether prepared keys are the same for all steps."""
-        return self.attention.score.prepares_apart and not reads_keys(self.attention)
-
     def _first_states(self, memory, states):
         """The states of a loop, `state_size` each, from those of `checked`."""
         batch, length = backend.shape(memory)[:2]
-        shape = (batch, self.attention.num_heads, length)
-        features = size = self.output_features(memory.shape)
-        if self.return_attention_scores:
-            size = features + shape[1] * length
+        heads, features = self.attention.num_heads, self.output_features(memory.shape)
+        size = features + heads * length if self.return_attention_scores else features
         if not states and hasattr(self.cell, "get_initial_state"):
             states = keras.tree.flatten(self.cell.get_initial_state(batch_size=batch))
         elif not states:
-            sizes = keras.tree.flatten(self.cell.state_size)
-            states = [ops.zeros((batch, n), self.compute_dtype) for n in sizes]
-        first = [] if self.alignment is None else self.alignment.first_states(shape)
-        first = [ops.reshape(state, (batch, shape[1] * length)) for state in first]
-        if len(states) < self._state_count():
+            states = [ops.zeros((batch, n), self.compute_dtype) for n in self._sizes]
+        aligned = self.alignment and self.alignment.first_states((batch, heads, length))
+        first = [ops.reshape(state, (batch, heads * length)) for state in aligned or ()]
+        if len(states) < self._count:
             output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
             states = [output, *states, *first, time]
         for given, expected in zip(self._apart(states)[2], first, strict=True):

@@ -161,10 +161,11 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         if regularizer is not None and not no_steps:
             self._add_loss(regularizer, outputs, start, mask, constants[2])
         [(before, *states)] = states
-        states = [[before[:, :features], *states]]
-        output = ops.cast(outputs if self.return_sequences else last, self.compute_dtype)
-        states = list(map(ops.cast, states[0], cell.state_dtypes()))
-        scores = []
+        states = list(map(ops.cast, [before[:, :features], *states], cell.state_dtypes()))
+        output, scores = (
+            ops.cast(outputs if self.return_sequences else last, self.compute_dtype),
+            [],
+        )
         if with_scores:
             output, *scores = cell.separated(output)
             scores = scores if cell.return_attention_scores else []
@@ -211,11 +212,10 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         masks.padding(given.sequences, given.mask, "sequences")
         masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
         found = self.compute_output_shape(given.sequences.shape, given.memory.shape)
-        dtypes = self.cell.state_dtypes()
 
         def specs(sizes):
             if isinstance(sizes, list):
-                return list(map(keras.KerasTensor, sizes, dtypes))
+                return list(map(keras.KerasTensor, sizes, self.cell.state_dtypes()))
             return keras.KerasTensor(sizes, self.compute_dtype)
 
         one = not (self.return_state or self.cell.return_attention_scores)

@@ -77,14 +77,10 @@ class PointerHead(saving.ConfigurableLayer):
         super().__init__(**kwargs)
         self.score = scores.get(score)
         # In full precision, as its weights are the logits.
-        options: dict[str, Any] = {"name": "attention", "dtype": self._output_dtype}
-        options |= {"normalization": _Scores(), "logit_soft_cap": logit_soft_cap}
-        self._attention = _Pointing(score=self.score, **options)
-        self.logit_soft_cap = self._attention.logit_soft_cap
-
-    @property
-    def _output_dtype(self):
-        return shapes.full_precision(self.compute_dtype)
+        wide = shapes.full_precision(self.compute_dtype)
+        options = {"logit_soft_cap": logit_soft_cap, "name": "attention", "dtype": wide}
+        self._attention = _Pointing(score=self.score, normalization=_Scores(), **options)
+        self._keep_of(self._attention, "logit_soft_cap")
 
     def build(self, query_shape, memory_shape):
         self._attention.build(query_shape, (*memory_shape[:-1], 1), memory_shape)
@@ -105,11 +101,8 @@ class PointerHead(saving.ConfigurableLayer):
         given |= {"positions": sequence.only_word(positions), "return_attention_scores": True}
         # Of the values one feature is enough: nothing uses their sum.
         _, logits = self._attention(query, memory[..., :1], memory, **given)
-        logits = logits[:, 0]
-        if memory_mask is not None:
-            memory_mask = memory_mask[:, None]
-        logits = semantics.masked(logits, masks.both(memory_mask, pairs))
-        return masks.carry(logits, query_mask)
+        seen = masks.both(None if memory_mask is None else memory_mask[:, None], pairs)
+        return masks.carry(semantics.masked(logits[:, 0], seen), query_mask)
 
     def compute_output_shape(self, query_shape, memory_shape):
         self._attention.compute_output_shape(query_shape, (*memory_shape[:-1], 1), memory_shape)
@@ -124,7 +117,7 @@ class PointerHead(saving.ConfigurableLayer):
             inputs.check_fits("attention_mask", pairs, shape[0], 1, *shape[1:])
         masks.padding(given.memory, given.memory_mask, "memory", "memory_mask")
         mask = masks.padding(given.query, given.query_mask, "query", "query_mask")
-        return masks.carry(keras.KerasTensor(shape, self._output_dtype), mask)
+        return masks.carry(keras.KerasTensor(shape, self._attention.compute_dtype), mask)
 
     compute_mask = masks.of_first
 
@@ -219,8 +212,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         # The gradient of the kernel sums over all rows.
         of_x = masks.implicit(x)
         gate = projections.apply(self, self._dense, masks.clear(x, of_x))
-        gate = ops.cast(gate, self._output_dtype)
-        weights = ops.cast(attention_scores, self._output_dtype)
+        given = gate, attention_scores, logits
+        gate, weights, logits = (ops.cast(array, self._output_dtype) for array in given)
         mask = masks.both(source_ids >= 0, mask)
         if len(weights.shape) == 4:
             # The mean over the heads that have any weight.
@@ -231,7 +224,7 @@ class PointerGenerator(saving.ConfigurableLayer):
         copied = ops.log(copied) + ops.log_sigmoid(-gate)
         none = ops.sum(weights, axis=-1, keepdims=True) == 0
         written = ops.where(none, ops.zeros_like(gate), ops.log_sigmoid(gate))
-        written = written + ops.log_softmax(ops.cast(logits, self._output_dtype))
+        written = written + ops.log_softmax(logits)
         own, more = copied[..., : self.vocabulary_size], copied[..., self.vocabulary_size :]
         # log(exp(written) + exp(own)), with the gradient of both where they are equal.
         largest = ops.stop_gradient(backend.maximum(written, own))
