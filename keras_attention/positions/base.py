@@ -17,7 +17,7 @@ from keras_attention.sequences.grid import Grid
 from keras_attention.spec import AttentionSpec, PositionBias
 
 # What a subclass may override.
-_DEFINING = ("encode", "bias", "query_bias")
+_DEFINING = ("encode", "bias", "query_bias", "_terms")
 
 
 class Position(saving.ConfigurableLayer, saved=False):
@@ -53,9 +53,9 @@ class Position(saving.ConfigurableLayer, saved=False):
     # ("dynamic", L) if each token after the L-th changes how all earlier ones are encoded,
     # ("longrope", L) if only the first of them does; or None.
     encodes_anew: tuple[str, int] | None = None
-    # Those of `bias`, `query_bias` and `encode` that a class overrides, by `__init_subclass__`.
+    # Those of `_DEFINING` that a class overrides, and whether these give a bias that depends on the
+    # contents of queries and keys, by `__init_subclass__`.
     overrides: frozenset[str] = frozenset()
-    # Whether a bias depends on the contents of keys, as that of each class with a `query_bias`.
     has_query_bias = False
     # The reason a layer with this position cannot be computed token by token, or None.
     no_decoding_reason: str | None = None
@@ -98,7 +98,7 @@ class Position(saving.ConfigurableLayer, saved=False):
         cls.overrides = frozenset(
             name for name in _DEFINING if getattr(cls, name) is not getattr(Position, name)
         )
-        cls.has_query_bias = cls.has_query_bias or "query_bias" in cls.overrides
+        cls.has_query_bias = bool(cls.overrides & {"query_bias", "_terms"})
 
     @property
     def reads_keys(self) -> bool:

@@ -147,7 +147,6 @@ class TransformerXL(Position):
     scores = (scores.ScaledDot,)
     divides = "both terms by √K"
     encodes_alone = True
-    has_query_bias = True
 
     def __init__(
         self,
@@ -265,7 +264,6 @@ class Disentangled(Position):
     divides = "all three terms by √(3 K)"
     encodes_alone = True
     _build_sizes = ("features",)
-    has_query_bias = True
 
     def __init__(
         self,
@@ -410,7 +408,6 @@ class CoPE(Position):
     """
 
     encodes_alone = True
-    has_query_bias = True
 
     def __init__(
         self,
