@@ -37,14 +37,14 @@ class AxialRotary(Rotary):
             ("dynamic", "longrope"), or the number of features to rotate is no multiple of twice
             the number of axes, exceeds the features, or differs between sides.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> rotary = positions.AxialRotary((2, 3), layout="interleaved")
     >>> x = keras.ops.ones((1, 6, 1, 4))
     >>> rotated, _ = rotary.encode(x, x, keras.ops.arange(6), keras.ops.arange(6))
     >>> [round(float(value), 4) for value in rotated[0, 3, 0]]    # row 1, column 0
     [-0.3012, 1.3818, 1.0, 1.0]
-    >>> layer = keras_attention.SelfAttention(4, 8, position=positions.AxialRotary((2, 3)))
+    >>> layer = SelfAttention(4, 8, position=positions.AxialRotary((2, 3)))
     >>> layer(keras.random.normal((2, 6, 32))).shape
     (2, 6, 32)
     """
@@ -52,14 +52,13 @@ class AxialRotary(Rotary):
     counts = False
 
     def __init__(self, grid: Sequence[int], prefix: int = 0, **kwargs: Any):
-        cells = Grid.of(grid, prefix)
         super().__init__(**kwargs)
+        self.grid, self.prefix = Grid.of(grid, prefix)
         if self.needs_length:
             raise ValueError(
                 "`scaling` of AxialRotary must not depend on the length. "
                 f"Received: scaling={self.scaling!r}"
             )
-        self.grid, self.prefix = cells
 
     def _size(self, query_size, key_size):
         size = super()._size(query_size, key_size)
@@ -110,10 +109,10 @@ class MixedRotary(Position):
             multiple of twice the number of axes, exceeds the features, or differs between sides,
             or layers of different sizes share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> mixed = positions.MixedRotary((4, 6), prefix=1)
-    >>> layer = keras_attention.SelfAttention(4, 8, position=mixed)
+    >>> layer = SelfAttention(4, 8, position=mixed)
     >>> layer(keras.random.normal((2, 1 + 24, 32))).shape
     (2, 25, 32)
     >>> tuple(mixed.frequencies.shape)    # heads, axes, pairs

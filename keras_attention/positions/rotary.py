@@ -71,16 +71,16 @@ class Rotary(Position):
         ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
             number of features to rotate is odd, exceeds the features, or differs between sides.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> rotary = positions.Rotary(layout="interleaved")
     >>> x = keras.ops.ones((1, 3, 1, 2))
     >>> rotated, _ = rotary.encode(x, x, keras.ops.arange(3), keras.ops.arange(3))
     >>> [round(float(value), 4) for value in rotated[0, 1, 0]]    # cos 1 − sin 1, sin 1 + cos 1
     [-0.3012, 1.3818]
     >>> longer = positions.Rotary(scaling="yarn", factor=4.0, original_max_length=2048)
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> keras_attention.SelfAttention(4, 8, causal=True, position=longer)(x).shape
+    >>> layer = SelfAttention(4, 8, causal=True, position=longer)
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     """
 
@@ -103,33 +103,27 @@ class Rotary(Position):
         long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
-        dim = shapes.check_count("dim", dim, 2, optional=True)
+        super().__init__(**kwargs)
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
         rotated_size(dim, dim or 2, dim or 2)
-        shapes.check_choice("layout", layout, get_args(Layout))
-        shapes.check_choice("scaling", scaling, get_args(Scaling))
-        factor = shapes.check_number("factor", factor, minimum=1)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
+        self.scaling = shapes.check_choice("scaling", scaling, get_args(Scaling))
+        self.factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` requires `scaling`, which must be one of {get_args(Scaling)[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
-        original_max_length = shapes.check_count(
+        self.original_max_length = shapes.check_count(
             "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
-        beta_slow = shapes.check_positive("beta_slow", beta_slow)
-        super().__init__(**kwargs)
-        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
-        self.dim = dim
-        self.layout = layout
-        self.scaling = scaling
         # Whether the frequencies depend on L: a key is then rotated by more than its own position.
         self.needs_length = scaling in ("dynamic", "longrope")
         self.encodes_alone = not self.needs_length
-        self.encodes_anew = (str(scaling), original_max_length) if self.needs_length else None
-        self.factor = factor
-        self.original_max_length = original_max_length
+        self.encodes_anew = (str(scaling), self.original_max_length) if self.needs_length else None
+        self.beta_slow = shapes.check_positive("beta_slow", beta_slow)
         self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
-        self.beta_slow = beta_slow
         self.attention_factor = shapes.check_optional_positive("attention_factor", attention_factor)
         self.truncate = shapes.check_flag("truncate", truncate)
         self.short_factors = self._factors("short_factors", short_factors)
@@ -177,15 +171,8 @@ class Rotary(Position):
 
     def _frequencies(self, size, factors):
         """θ with the divisors of "longrope"."""
-        ramp = self.scaling in ("yarn", "llama3") and (
-            self.scaling,
-            self.original_max_length,
-            self.beta_fast,
-            self.beta_slow,
-            self.truncate,
-        )
-        factor = 1.0 if self.scaling in (None, "dynamic", "longrope") else self.factor
-        found = _frequencies(size, self.max_wavelength, factor, ramp)
+        scaling = self.scaling, self.factor, self.original_max_length, self.truncate
+        found = _frequencies(size, self.max_wavelength, *scaling, self.beta_fast, self.beta_slow)
         if factors is None:
             return found
         if len(factors) != size // 2:
@@ -305,26 +292,26 @@ def angles(positions, frequencies):
 
 
 @functools.lru_cache(maxsize=64)
-def _frequencies(size, max_wavelength, factor, ramp):
-    """θ of each pair, divided by `factor`: all of them, or those beyond the `ramp`."""
+def _frequencies(size, max_wavelength, scaling, factor, length, truncate, beta_fast, beta_slow):
+    """θ of each pair, divided by `factor` in some scalings: all, or those beyond a ramp."""
     pair = np.arange(size // 2)
     theta = float(max_wavelength) ** (-2.0 * pair / size)
+    if scaling in (None, "dynamic", "longrope"):
+        return theta
     kept = 0.0
-    if ramp:
-        scaling, length, beta_fast, beta_slow, truncate = ramp
-        if scaling == "llama3":
-            rotations = length * theta / (2 * math.pi)
-            kept = np.clip((rotations - beta_slow) / (beta_fast - beta_slow), 0, 1)
-        else:
-            # The pair, as a real number, that rotates this many times within the length.
-            first, last = (
-                size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(max_wavelength))
-                for rotations in (beta_fast, beta_slow)
-            )
-            if truncate:
-                first, last = math.floor(first), math.ceil(last)
-            first, last = max(first, 0), min(last, size - 1)
-            kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
+    if scaling == "llama3":
+        rotations = length * theta / (2 * math.pi)
+        kept = np.clip((rotations - beta_slow) / (beta_fast - beta_slow), 0, 1)
+    elif scaling == "yarn":
+        # The pair, as a real number, that rotates this many times within the length.
+        first, last = (
+            size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(max_wavelength))
+            for rotations in (beta_fast, beta_slow)
+        )
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, size - 1)
+        kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
     return theta * (kept + (1 - kept) / factor)
 
 
@@ -360,10 +347,10 @@ class XPos(Rotary):
             that are too far apart, or as `Rotary`. Positions whose values are known only at run
             time cannot be checked: the scores of those too far apart are limited.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> keras_attention.SelfAttention(4, 8, causal=True, position="xpos")(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> layer = SelfAttention(4, 8, causal=True, position="xpos")
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> positions.XPos().scales(8).round(2)
     array([0.29, 0.46, 0.64, 0.82])
