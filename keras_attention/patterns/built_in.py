@@ -18,12 +18,7 @@ from keras_attention.sequences import shapes
 
 
 class Distances(Pattern, saved=False):
-    """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound.
-
-    >>> from keras_attention.patterns.built_in import Distances
-    >>> [j for j in range(10) if Distances(None, -3)(5, j)]
-    [0, 1, 2]
-    """
+    """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound."""
 
     def __init__(self, lowest: int | None, highest: int | None):
         self.lowest, self.highest = lowest, highest
@@ -188,13 +183,7 @@ class Block(Pattern):
 
 
 class Stretched(Pattern, saved=False):
-    """A pattern of positions that are `rate` apart, renumbered consecutively.
-
-    >>> from keras_attention import patterns
-    >>> from keras_attention.patterns.built_in import Stretched
-    >>> [j for j in range(10) if Stretched(patterns.SlidingWindow(4, 2), 2)(5, j)]
-    [3, 4, 5, 6]
-    """
+    """A pattern of positions that are `rate` apart, renumbered consecutively."""
 
     def __init__(self, pattern: Pattern, rate: int):
         self.pattern, self.rate = pattern, rate

@@ -70,12 +70,12 @@ def shorter(groups: Groups, length: int) -> Groups:
 
 
 @functools.lru_cache(maxsize=64)
-def boxes(grid, box, halo, shift=None, prefix=0, exact=True):
+def boxes(grid, box, halo, shift, prefix, exact=True):
     """Groups of a grid cut into boxes from `shift` on, with keys up to `halo` beyond each box."""
     # What is left before the first and after the last box are boxes too: if `box` divides the axis
     # one and the same, in which the pattern has to tell them apart.
     firsts, wraps = [], []
-    for size, width, first in zip(grid, box, shift or (0,) * len(grid), strict=True):
+    for size, width, first in zip(grid, box, shift, strict=True):
         wraps.append(first > 0 and size % width == 0)
         firsts.append(np.arange(first if wraps[-1] or not first else first - width, size, width))
 
