@@ -73,12 +73,8 @@ class RandomFeatures(Score):
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
-        self.vectors = self.add_weight(
-            name="vectors",
-            shape=(query_shape[-1], self.num_features),
-            initializer=self._drawn,
-            trainable=False,
-        )
+        shape = (query_shape[-1], self.num_features)
+        self.vectors = self.add_weight(shape, self._drawn, trainable=False, name="vectors")
 
     def _drawn(self, shape, dtype=None):
         # Keras draws the seed of an initializer without one, by `keras.utils.set_random_seed`.

@@ -59,8 +59,6 @@ class SmoothedCrossentropy(keras.losses.Loss):
     Keras's progress bar shows the mean of the losses of the batches, weighted by their numbers of
     rows.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> loss = keras_attention.losses.SmoothedCrossentropy(label_smoothing=0.1)
     >>> logits = keras.ops.zeros((2, 3, 4))

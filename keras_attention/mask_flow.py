@@ -64,8 +64,6 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         ValueError: `model` is subclassed, or its input shapes are not known yet; `length` is not
             a positive integer.
 
-    Example:
-
     >>> import keras
     >>> import keras_attention
     >>> tokens = keras.Input((None,), dtype="int32")
@@ -92,19 +90,16 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         flows[-1].follow(model, inputs, path=())
         return keras.ops.zeros(())
 
-    specs = [
-        keras.KerasTensor(
-            [length if size is None else size for size in tensor.shape],
-            tensor.dtype,
-            sparse=tensor.sparse,
-        )
-        for tensor in model.inputs
-    ]
+    def abstract(x):
+        shape = [length if size is None else size for size in x.shape]
+        return keras.KerasTensor(shape, x.dtype, sparse=x.sparse)
+
     with warnings.catch_warnings():
         # Keras warns about some layers that drop masks, used or not.
         warnings.simplefilter("ignore")
         # Keras traces the function of a layer on abstract values, on each backend in its own way.
-        keras.layers.Lambda(run, dtype="float32").compute_output_spec(specs)
+        inputs = [abstract(x) for x in model.inputs]
+        keras.layers.Lambda(run, dtype="float32").compute_output_spec(inputs)
     return flows[-1].findings()
 
 

@@ -145,9 +145,9 @@ class Steps:
     def _checked(self, logits, rows):
         """The logits in float32."""
         logits = ops.convert_to_tensor(logits)
-        shape, dtype = tuple(logits.shape), keras.backend.standardize_dtype(logits.dtype)
-        wrong_rows = len(shape) != 2 or (None not in (shape[0], rows) and shape[0] != rows)
-        if wrong_rows or shape[1] is None or "float" not in dtype:
+        shape, dtype = _kind(logits)
+        of_rows = shapes.may_equal(shape, (rows, None)) and shape[1] is not None
+        if not of_rows or "float" not in dtype:
             raise ValueError(
                 "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
                 f"({rows}, V). Received: shape={shape}, dtype={dtype}"
@@ -172,12 +172,7 @@ class Steps:
         leaves = tuple(map(ops.convert_to_tensor, self._leaves(cache)))
         for old, new in zip(self.leaves, leaves, strict=True):
             expected, received = _kind(old), _kind(new)
-            sizes = zip(expected[0], received[0], strict=False)
-            if (
-                expected[1] != received[1]
-                or len(expected[0]) != len(received[0])
-                or any(None not in pair and pair[0] != pair[1] for pair in sizes)
-            ):
+            if expected[1] != received[1] or not shapes.may_equal(expected[0], received[0]):
                 raise ValueError(
                     "`step` must return a cache of the shapes and dtypes that it was given, "
                     f"here {expected}. Received: {received}"
@@ -312,8 +307,6 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
 
     Warns:
         UserWarning: on PyTorch, a step reads values of tensors, so that it cannot be recorded.
-
-    Example:
 
     >>> import keras
     >>> from keras_attention import generation

@@ -18,7 +18,7 @@ from keras_attention.sequences import shapes
 
 
 class Distances(Pattern, saved=False):
-    """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound."""
+    """Attends at some distances: lowest ≤ j − i ≤ highest, where None is no bound."""
 
     def __init__(self, lowest: int | None, highest: int | None):
         self.lowest, self.highest = lowest, highest
