@@ -13,7 +13,6 @@ from keras_attention.core.hints import Tensor
 from keras_attention.kernels.linear_time import recurrence
 from keras_attention.scores import Score
 from keras_attention.sequences import shapes
-from keras_attention.spec import AttentionSpec
 
 __all__ = ["EluFeatures", "RandomFeatures", "get"]
 
@@ -101,9 +100,7 @@ class RandomFeatures(Score):
         """
         return _divided_by_largest(self.exponents(key), axis=(1, 3))
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         # Weights that are divided by their sum, of features that may be beyond any float: the
         # softmax of the logarithms of products.
         owner = getattr(spec.normalization, "__self__", None)

@@ -12,7 +12,6 @@ from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
-from keras_attention.scores import full_precision
 from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
@@ -205,7 +204,6 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
     __repr__ = keras.Layer.__repr__
 
     def __init__(self, alpha: float = 1.5, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
         self.alpha = _check_alpha(alpha, open_end=True)
 

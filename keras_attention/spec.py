@@ -55,16 +55,16 @@ class Positions:
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
         """Positions of so many queries and keys: by default from `offset`, one or (B,), and 0."""
         rank = len(getattr(offset, "shape", ()))
+        from_0 = isinstance(offset, int) and offset == 0
         consecutive = query_positions is None and key_positions is None and rank == 0
         if query_positions is None:
             query_positions = ops.arange(queries, dtype="int32")
-            if rank or not (isinstance(offset, int) and offset == 0):
+            if not from_0:
                 query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
             # One array for both, so that what is computed of it is computed once.
-            known = type(queries) is type(keys) is type(offset) is int
-            one = queries is keys or (known and queries == keys)
-            same = consecutive and one and type(offset) is int and offset == 0
+            one = queries is keys or (type(queries) is type(keys) is int and queries == keys)
+            same = consecutive and one and from_0
             key_positions = query_positions if same else ops.arange(keys, dtype="int32")
         own = query_positions is key_positions
         return cls(query_positions, key_positions, consecutive, offset, own)

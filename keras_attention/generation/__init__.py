@@ -6,8 +6,7 @@
 
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.constraints import Constraints
-from keras_attention.generation.loop import Generated
-from keras_attention.generation.programs import compiled
+from keras_attention.generation.loop import Generated, compiled
 from keras_attention.generation.sampling import greedy, sample
 
 __all__ = ["Constraints", "Generated", "beam_search", "compiled", "greedy", "sample"]

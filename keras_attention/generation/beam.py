@@ -11,8 +11,7 @@ from keras import ops
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.constraints import NONE, Constraints
-from keras_attention.generation.loop import Generated, Step, Steps, normalized
-from keras_attention.generation.programs import check_found
+from keras_attention.generation.loop import Generated, Step, Steps, check_found, normalized
 from keras_attention.sequences import shapes
 
 

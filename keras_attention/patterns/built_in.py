@@ -12,8 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.base import Pattern, Span, booleans
-from keras_attention.patterns.groups import Groups
+from keras_attention.patterns.base import Groups, Pattern, Span, booleans
 from keras_attention.sequences import shapes
 
 

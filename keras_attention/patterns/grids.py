@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.base import And, Not, Pattern, Span
-from keras_attention.patterns.groups import Groups, boxes
+from keras_attention.patterns.base import And, Groups, Not, Pattern, Span
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 
@@ -52,7 +52,7 @@ class _Grid(Pattern, saved=False):
         return ops.equal(*numbers)
 
     def groups(self) -> Groups | None:
-        return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
+        return _boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
 
     def span(self) -> Span:
         if self.prefix:
@@ -161,7 +161,7 @@ class Neighborhood(_Grid):
             wide = range(least, most + 1)
             box.append(next(n for n in wide if (most - 1) % n >= size // 2))
             halo.append(size // 2 if box[-1] < most else 0)
-        return boxes(self.grid, tuple(box), tuple(halo), self.shift, self.prefix, exact=False)
+        return _boxes(self.grid, tuple(box), tuple(halo), self.shift, self.prefix, exact=False)
 
 
 class Axial(_Grid):
@@ -217,3 +217,34 @@ class Axial(_Grid):
 
     def groups(self) -> Groups | None:
         return None if self._lines else super().groups()
+
+
+@functools.lru_cache(maxsize=64)
+def _boxes(grid, box, halo, shift, prefix, exact=True):
+    """Groups of a grid cut into boxes from `shift` on, with keys up to `halo` beyond each box."""
+    # What is left before the first and after the last box are boxes too: if `box` divides the axis
+    # one and the same, in which the pattern has to tell them apart.
+    firsts, wraps = [], []
+    for size, width, first in zip(grid, box, shift, strict=True):
+        wraps.append(first > 0 and size % width == 0)
+        firsts.append(np.arange(first if wraps[-1] or not first else first - width, size, width))
+
+    def positions(margins):
+        """(N, n): those of each box and `margins` around it."""
+        at, real = np.zeros((), int), np.ones((), bool)
+        for axis, (size, width, margin) in enumerate(zip(grid, box, margins, strict=True)):
+            along = firsts[axis][:, None] + np.arange(-margin, width + margin)
+            along = along % size if wraps[axis] else along
+            apart = [1] * (2 * len(grid))
+            apart[axis], apart[len(grid) + axis] = along.shape
+            along = along.reshape(apart)
+            at, real = at * size + along, real & (along >= 0) & (along < size)
+        count = np.prod([len(first) for first in firsts])
+        return np.where(real, at + prefix, -1).reshape(count, -1)
+
+    queries = positions((0,) * len(grid))
+    keys = positions(halo) if any(halo) else queries
+    # One that lies inside the grid, in its own order.
+    ordered = (keys >= 0).all(1) & (np.diff(keys, axis=1, prepend=-1) > 0).all(1)
+    alike = int(np.argmax(ordered)) if ordered.any() else None
+    return Groups(queries, keys, prefix, exact and not any(wraps), tuple(grid), alike)

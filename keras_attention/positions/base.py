@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -11,7 +10,7 @@ from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Tensor
-from keras_attention.scores import ScaledDot, full_precision
+from keras_attention.scores import ScaledDot
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 from keras_attention.spec import AttentionSpec, PositionBias
@@ -63,10 +62,6 @@ class Position(saving.ConfigurableLayer, saved=False):
     scores: tuple[type, ...] | None = None
     # The terms that the position divides, in words, if the score must not have a scale; or None.
     divides: str | None = None
-
-    def __init__(self, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
-        super().__init__(**kwargs)
 
     def build(self, query_shape, key_shape):
         pass

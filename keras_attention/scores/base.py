@@ -82,7 +82,6 @@ class Score(saving.ConfigurableLayer, saved=False):
                 "`prepare_query(self, query)` and `prepare_key(self, key)`. Received: a score with "
                 "none of them"
             )
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
 
     def build(self, query_shape, key_shape):
@@ -173,10 +172,9 @@ class Learned(Score, saved=False):
         self._sizes: tuple | None = None
 
     def into_spec(self, spec, query, key, key_is_prepared=False):
-        sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
-            if self._sizes is None:
-                self._sizes = sizes
+            sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
+            self._sizes = self._sizes or sizes
             if sizes != self._sizes:
                 raise ValueError(
                     f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "
