@@ -82,9 +82,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
         if sample_weight is not None:
-            sample_weight = _for_each_token(
-                ops.convert_to_tensor(y_true), ops.convert_to_tensor(sample_weight)
-            )
+            arrays = map(ops.convert_to_tensor, (y_true, sample_weight))
+            sample_weight = _for_each_token(*arrays)
         # Keras casts the logits, and the mask that they carry is lost before `call`.
         mask = masks.implicit(y_pred)
         if mask is not None:
@@ -152,11 +151,8 @@ def _token_losses(logits, targets, smoothing):
             of_target = ops.take_along_axis(gradient, indices, axis=-1)
             of_target = ops.reshape(of_target - (1 - smoothing) * upstream, (-1,))
             rows = ops.arange(ops.shape(of_target)[0], dtype="int32")
-            flat = ops.scatter_update(
-                ops.reshape(gradient, (-1, size)),
-                ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1),
-                of_target,
-            )
+            places = ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1)
+            flat = ops.scatter_update(ops.reshape(gradient, (-1, size)), places, of_target)
             return (ops.reshape(flat, ops.shape(gradient)),)
 
         return forward, backward

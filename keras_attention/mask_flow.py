@@ -160,12 +160,8 @@ class _Flow:
         layer, kind = "/".join([*path, operation.name]), type(operation).__name__
         arguments = inspect.signature(operation.call).bind(*args, **kwargs).arguments
         inputs = _tensors([x for name, x in arguments.items() if not name.endswith("mask")])
-        features = {
-            id(x): len(x.shape) - len(masks.implicit(x).shape)
-            for x in inputs
-            if masks.implicit(x) is not None
-        }
-        masked = [x for x in inputs if id(x) in features]
+        masked = [x for x in inputs if masks.implicit(x) is not None]
+        features = {id(x): len(x.shape) - len(masks.implicit(x).shape) for x in masked}
         mask_of = frozenset().union(*(self._get(x).mask_of for x in masked))
         lost = [self._get(x).lost for x in inputs]
 

@@ -217,11 +217,8 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
         return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * ops.sigmoid(self.logits)
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        shapes.check_same(
-            "Heads of layers that share an AdaptiveEntmax",
-            built=self.logits.shape[0],
-            received=scores.shape[1],
-        )
+        sizes = {"built": self.logits.shape[0], "received": scores.shape[1]}
+        shapes.check_same("Heads of layers that share an AdaptiveEntmax", **sizes)
         return entmax.entmax(scores, self.alphas()[:, None, None], mask)
 
 

@@ -89,10 +89,8 @@ class Positions:
             first = ops.where(self.key_mask, key, _FAR)
             first = ops.min(first, axis=-1, keepdims=True, initial=_FAR)
             query, key = query - first, key - first
-        return tuple(
-            at if mask is None else ops.where(mask, at, 0)
-            for at, mask in ((query, self.query_mask), (key, self.key_mask))
-        )
+        pairs = (query, self.query_mask), (key, self.key_mask)
+        return tuple(at if mask is None else ops.where(mask, at, 0) for at, mask in pairs)
 
     def rows(self, start, length):
         """The same of `length` queries from `start`."""

@@ -318,12 +318,8 @@ class Or(_Combination):
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
         lefts, rights = [span.left for span in spans], [span.right for span in spans]
-        return Span(
-            _widest(lefts),
-            _widest(rights),
-            math.gcd(*(span.rate for span in spans)),
-            all(span.by_distance for span in spans),
-        )
+        rate, alike = math.gcd(*(span.rate for span in spans)), [span.by_distance for span in spans]
+        return Span(_widest(lefts), _widest(rights), rate, all(alike))
 
     def parts(self) -> list[Pattern]:
         span = self.span()

@@ -107,9 +107,8 @@ class Strided(Pattern):
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         distance = i - j
-        return ops.logical_or(
-            ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
-        )
+        near = ops.less(ops.abs(distance), self.rate)
+        return ops.logical_or(ops.equal(ops.mod(distance, self.rate), 0), near)
 
     def span(self) -> Span:
         return Span(by_distance=True)

@@ -358,9 +358,8 @@ class FIRE(Position):
         uniform = keras.initializers.RandomUniform(-1.0, 1.0)
         self.hidden = self.add_weight((self.units,), uniform, name="hidden")
         self.hidden_bias = self.add_weight((self.units,), "zeros", name="hidden_bias")
-        self.output_kernel = self.add_weight(
-            name="output", shape=(self.units, query_shape[2]), initializer="glorot_uniform"
-        )
+        shape = (self.units, query_shape[2])
+        self.output_kernel = self.add_weight(shape, "glorot_uniform", name="output")
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         check_shared(self, self.output_kernel.shape[1], num_heads=num_heads)
@@ -371,9 +370,7 @@ class FIRE(Position):
         longest = ops.log1p(c * backend.maximum(ops.cast(i, c.dtype), limit)) + 1e-6
         share = distance / longest
         share = share if len(share.shape) == 4 else share[None, None]
-        kernel, bias = (
-            ops.convert_to_tensor(x)[:, None, None] for x in (self.hidden, self.hidden_bias)
-        )
-        hidden = ops.relu(kernel * share + bias)
+        kernel, bias = map(ops.convert_to_tensor, (self.hidden, self.hidden_bias))
+        hidden = ops.relu(kernel[:, None, None] * share + bias[:, None, None])
         found = ops.einsum("uh,buts->bhts", ops.convert_to_tensor(self.output_kernel), hidden)
         return found if len(i.shape) == 4 or len(j.shape) == 4 else found[0]

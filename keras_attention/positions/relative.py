@@ -187,10 +187,8 @@ class TransformerXL(Position):
         dim = kernel.shape[0]
         theta = float(self.max_wavelength) ** (-np.arange(0, dim, 2) / dim)
         at: Any = spec.positions
-        (sin_i, cos_i), (sin_j, cos_j) = (
-            (ops.sin(found), ops.cos(found))
-            for found in (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
-        )
+        of_i, of_j = (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
+        sin_i, cos_i, sin_j, cos_j = ops.sin(of_i), ops.cos(of_i), ops.sin(of_j), ops.cos(of_j)
         if len(at.query.shape) == 2:
             sin_i, cos_i = sin_i[:, None], cos_i[:, None]
         # sin(i − j) = sin i cos j − cos i sin j,  cos(i − j) = cos i cos j + sin i sin j

@@ -540,11 +540,8 @@ class MixedRotary(Position):
     def build(self, query_shape, key_shape):
         size = rotated_size(self.dim, query_shape[-1], key_shape[-1])
         check_axes(self, size)
-        self.frequencies = self.add_weight(
-            name="frequencies",
-            shape=(key_shape[2], len(self.grid), size // 2),
-            initializer=self._first_frequencies,
-        )
+        shape = (key_shape[2], len(self.grid), size // 2)
+        self.frequencies = self.add_weight(shape, self._first_frequencies, name="frequencies")
 
     def _first_frequencies(self, shape, dtype=None):
         directions = keras.initializers.RandomNormal(stddev=1.0)(shape, dtype=dtype)
@@ -560,10 +557,8 @@ class MixedRotary(Position):
         check_shared(self, 2 * pairs, features=size)
         of_keys = ops.cast(self.frequencies, wide)
         of_queries = ops.repeat(of_keys, query.shape[2] // heads, axis=0)
-        return (
-            self._rotated(query, query_positions, of_queries),
-            self._rotated(key, key_positions, of_keys),
-        )
+        query = self._rotated(query, query_positions, of_queries)
+        return query, self._rotated(key, key_positions, of_keys)
 
     def _rotated(self, x, positions, frequencies):
         """`x` (B, T, H, K) at positions (T,) or (B, T), by frequencies (H, axes, d/2)."""

@@ -25,10 +25,8 @@ def full_precision() -> str:
 
 
 # The methods that define a score: a subclass overrides one of them or more.
-_DEFINING = (
-    *("call", "compare", "factor", "_factor", "prepare", "prepare_query", "prepare_key"),
-    "into_spec",
-)
+_PREPARING = {"prepare", "prepare_query", "prepare_key"}
+_DEFINING = {"call", "compare", "factor", "_factor", "into_spec"} | _PREPARING
 
 
 class Score(saving.ConfigurableLayer, saved=False):
@@ -72,7 +70,7 @@ class Score(saving.ConfigurableLayer, saved=False):
         cls.built_in = cls.__module__.startswith("keras_attention.")
         owned = set().union(*map(vars, cls.__mro__[: cls.__mro__.index(Score)]))
         cls._overridden = frozenset(owned.intersection(_DEFINING))
-        cls.prepares = bool(cls._overridden & {"prepare", "prepare_query", "prepare_key"})
+        cls.prepares = bool(cls._overridden & _PREPARING)
         cls.compares_pairs = "compare" in cls._overridden
 
     def __init__(self, **kwargs: Any):
@@ -86,11 +84,8 @@ class Score(saving.ConfigurableLayer, saved=False):
 
     def build(self, query_shape, key_shape):
         if not self.unequal_sizes:
-            shapes.check_same(
-                f"Numbers of features that {type(self).__name__} compares",
-                query=query_shape[-1],
-                key=key_shape[-1],
-            )
+            what = f"Numbers of features that {type(self).__name__} compares"
+            shapes.check_same(what, query=query_shape[-1], key=key_shape[-1])
 
     def factor(self, size: int) -> float:
         """The multiplier of inner products of `size` features, applied by the kernel in float32."""
