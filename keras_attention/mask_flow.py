@@ -64,8 +64,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         ValueError: `model` is subclassed, or its input shapes are not known yet; `length` is not
             a positive integer.
 
-    >>> import keras
-    >>> import keras_attention
+    >>> import keras, keras_attention
     >>> tokens = keras.Input((None,), dtype="int32")
     >>> x = keras.layers.Embedding(20, 8, mask_zero=True, name="words")(tokens)
     >>> x = keras.layers.Conv1D(8, 3, padding="same", name="pairs")(x)

@@ -278,8 +278,7 @@ class AttentionSpec:
     return_weights: bool = False
     return_lse: bool = False
 
-    def replace(self, **changes):
-        return dataclasses.replace(self, **changes)
+    replace = dataclasses.replace
 
     def rows(self, start, length):
         """The problem of `length` queries from `start`."""
@@ -384,5 +383,4 @@ class AttentionResult:
     log_probability: Tensor | None = None
     state: dict[str, Tensor] | None = None
 
-    def replace(self, **changes):
-        return dataclasses.replace(self, **changes)
+    replace = dataclasses.replace

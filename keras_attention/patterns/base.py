@@ -119,6 +119,8 @@ class Pattern(saving.Configurable, saved=False):
     # Whether positions count real tokens in an `Encoder`. A cell of a grid is where it is, whether
     # those before it are masked or not.
     counts = True
+    # How deep patterns are nested in it.
+    depth = 0
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         """Boolean array: may the query at position `i` attend to the key at position `j`?"""
@@ -218,11 +220,6 @@ def booleans(pattern, i, j):
 _MOST_PARTS = 16
 
 
-def _depth(parts):
-    """The nesting depth of a pattern of these parts."""
-    return 1 + max(getattr(part, "depth", 0) for part in parts)
-
-
 class _Combination(Pattern, saved=False):
     """Two or more patterns under a commutative and idempotent operator."""
 
@@ -246,7 +243,7 @@ class _Combination(Pattern, saved=False):
         if not parts:
             raise ValueError(f"{type(self).__name__} needs at least one pattern. Received: none")
         self.patterns: list[Pattern] = parts
-        self.depth = _depth(parts)
+        self.depth = 1 + max(part.depth for part in parts)
         saving.check_depth(type(self).__name__, self.depth)
 
     @property
@@ -345,7 +342,7 @@ class Not(Pattern):
         if not isinstance(pattern, Pattern):
             raise TypeError(f"Expected a pattern. Received: {pattern!r}")
         self.pattern = pattern
-        self.depth = _depth([pattern])
+        self.depth = 1 + pattern.depth
         saving.check_depth("Not", self.depth)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
