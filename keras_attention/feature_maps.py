@@ -13,7 +13,6 @@ from keras_attention.core.hints import Tensor
 from keras_attention.kernels.linear_time import recurrence
 from keras_attention.scores import Score
 from keras_attention.sequences import shapes
-from keras_attention.spec import AttentionSpec
 
 __all__ = ["EluFeatures", "RandomFeatures", "get"]
 
@@ -73,12 +72,8 @@ class RandomFeatures(Score):
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
-        self.vectors = self.add_weight(
-            name="vectors",
-            shape=(query_shape[-1], self.num_features),
-            initializer=self._drawn,
-            trainable=False,
-        )
+        shape = (query_shape[-1], self.num_features)
+        self.vectors = self.add_weight(shape, self._drawn, trainable=False, name="vectors")
 
     def _drawn(self, shape, dtype=None):
         # Keras draws the seed of an initializer without one, by `keras.utils.set_random_seed`.
@@ -105,9 +100,7 @@ class RandomFeatures(Score):
         """
         return _divided_by_largest(self.exponents(key), axis=(1, 3))
 
-    def into_spec(
-        self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
-    ) -> tuple[AttentionSpec, Tensor, Tensor]:
+    def into_spec(self, spec, query, key, key_is_prepared=False):
         # Weights that are divided by their sum, of features that may be beyond any float: the
         # softmax of the logarithms of products.
         owner = getattr(spec.normalization, "__self__", None)

@@ -50,8 +50,6 @@ def enable_lora(
         ValueError: a number or a name is not as described, or the model is not built, has no such
             projection, or has adapters.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention import Embeddings, Encoder, ScaledEmbedding, TransformerBlock
     >>> model = Encoder([TransformerBlock(32, 2)], Embeddings(ScaledEmbedding(100, 16)))

@@ -59,8 +59,6 @@ class SmoothedCrossentropy(keras.losses.Loss):
     Keras's progress bar shows the mean of the losses of the batches, weighted by their numbers of
     rows.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> loss = keras_attention.losses.SmoothedCrossentropy(label_smoothing=0.1)
     >>> logits = keras.ops.zeros((2, 3, 4))
@@ -84,9 +82,8 @@ class SmoothedCrossentropy(keras.losses.Loss):
         self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None
     ) -> Tensor:
         if sample_weight is not None:
-            sample_weight = _for_each_token(
-                ops.convert_to_tensor(y_true), ops.convert_to_tensor(sample_weight)
-            )
+            arrays = map(ops.convert_to_tensor, (y_true, sample_weight))
+            sample_weight = _for_each_token(*arrays)
         # Keras casts the logits, and the mask that they carry is lost before `call`.
         mask = masks.implicit(y_pred)
         if mask is not None:
@@ -97,11 +94,12 @@ class SmoothedCrossentropy(keras.losses.Loss):
         return ops.sum(loss) if reduced and 0 in loss.shape else loss
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        if len(y_pred.shape) != len(y_true.shape) + 1 or not _agree(y_true, y_pred):
+        logits, targets = map(_sizes, (y_pred, y_true))
+        if not logits or not shapes.may_equal(targets, logits[:-1]):
             raise ValueError(
                 "`y_pred` must be logits with the axes of the integer targets `y_true` and one "
                 "more, the vocabulary. Received: "
-                f"y_true.shape={tuple(y_true.shape)}, y_pred.shape={tuple(y_pred.shape)}"
+                f"y_true.shape={targets}, y_pred.shape={logits}"
             )
         if 0 in y_true.shape:
             # There is no largest logit to subtract.
@@ -153,11 +151,8 @@ def _token_losses(logits, targets, smoothing):
             of_target = ops.take_along_axis(gradient, indices, axis=-1)
             of_target = ops.reshape(of_target - (1 - smoothing) * upstream, (-1,))
             rows = ops.arange(ops.shape(of_target)[0], dtype="int32")
-            flat = ops.scatter_update(
-                ops.reshape(gradient, (-1, size)),
-                ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1),
-                of_target,
-            )
+            places = ops.stack([rows, ops.reshape(indices, (-1,))], axis=-1)
+            flat = ops.scatter_update(ops.reshape(gradient, (-1, size)), places, of_target)
             return (ops.reshape(flat, ops.shape(gradient)),)
 
         return forward, backward
@@ -165,22 +160,18 @@ def _token_losses(logits, targets, smoothing):
     return backend.custom_vjp(make, [logits], targets)[0]
 
 
-def _agree(first, second, broadcast=False):
-    """Whether the known sizes of the axes that both arrays have may be equal."""
-    sizes = (map(backend.known_size, array.shape) for array in (first, second))
-    return all(
-        None in (one, other) or one == other or (broadcast and other == 1)
-        for one, other in zip(*sizes, strict=False)
-    )
+def _sizes(array):
+    return tuple(map(backend.known_size, array.shape))
 
 
 def _for_each_token(y_true, sample_weight):
     """Weights of the shape of the targets; Keras would line rows up with the last axis."""
-    targets, weights = y_true.shape, sample_weight.shape
-    if len(weights) > len(targets) or not _agree(y_true, sample_weight, broadcast=True):
+    targets, weights = map(_sizes, (y_true, sample_weight))
+    expected = [1 if own == 1 else n for n, own in zip(targets, weights, strict=False)]
+    if not shapes.may_equal(weights, expected):
         raise ValueError(
             "`sample_weight` must broadcast to the leading axes of `y_true`. Received: "
-            f"y_true.shape={tuple(targets)}, sample_weight.shape={tuple(weights)}"
+            f"y_true.shape={targets}, sample_weight.shape={weights}"
         )
     axes = (1,) * (len(targets) - len(weights))
     column = ops.reshape(sample_weight, (*ops.shape(sample_weight), *axes))

@@ -64,10 +64,7 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         ValueError: `model` is subclassed, or its input shapes are not known yet; `length` is not
             a positive integer.
 
-    Example:
-
-    >>> import keras
-    >>> import keras_attention
+    >>> import keras, keras_attention
     >>> tokens = keras.Input((None,), dtype="int32")
     >>> x = keras.layers.Embedding(20, 8, mask_zero=True, name="words")(tokens)
     >>> x = keras.layers.Conv1D(8, 3, padding="same", name="pairs")(x)
@@ -92,19 +89,16 @@ def check_masks(model: keras.Model, length: int = 64) -> list[LostMask]:
         flows[-1].follow(model, inputs, path=())
         return keras.ops.zeros(())
 
-    specs = [
-        keras.KerasTensor(
-            [length if size is None else size for size in tensor.shape],
-            tensor.dtype,
-            sparse=tensor.sparse,
-        )
-        for tensor in model.inputs
-    ]
+    def abstract(x):
+        shape = [length if size is None else size for size in x.shape]
+        return keras.KerasTensor(shape, x.dtype, sparse=x.sparse)
+
     with warnings.catch_warnings():
         # Keras warns about some layers that drop masks, used or not.
         warnings.simplefilter("ignore")
         # Keras traces the function of a layer on abstract values, on each backend in its own way.
-        keras.layers.Lambda(run, dtype="float32").compute_output_spec(specs)
+        inputs = [abstract(x) for x in model.inputs]
+        keras.layers.Lambda(run, dtype="float32").compute_output_spec(inputs)
     return flows[-1].findings()
 
 
@@ -165,12 +159,8 @@ class _Flow:
         layer, kind = "/".join([*path, operation.name]), type(operation).__name__
         arguments = inspect.signature(operation.call).bind(*args, **kwargs).arguments
         inputs = _tensors([x for name, x in arguments.items() if not name.endswith("mask")])
-        features = {
-            id(x): len(x.shape) - len(masks.implicit(x).shape)
-            for x in inputs
-            if masks.implicit(x) is not None
-        }
-        masked = [x for x in inputs if id(x) in features]
+        masked = [x for x in inputs if masks.implicit(x) is not None]
+        features = {id(x): len(x.shape) - len(masks.implicit(x).shape) for x in masked}
         mask_of = frozenset().union(*(self._get(x).mask_of for x in masked))
         lost = [self._get(x).lost for x in inputs]
 

@@ -12,7 +12,6 @@ from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core.hints import Config, Seed, Tensor
 from keras_attention.kernels import entmax, semantics
-from keras_attention.scores import full_precision
 from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
@@ -40,15 +39,14 @@ class Normalization(saving.Configurable, saved=False):
     broadcasting to (B, H, T, S); the kernel then sets the weights of masked keys to exactly zero.
 
     >>> import keras
-    >>> from keras_attention import normalizations
+    >>> from keras_attention import Attention, normalizations
     >>> @keras.saving.register_keras_serializable(package="my_package")
     ... class Even(normalizations.Normalization):
     ...     def normalize(self, scores, mask):
     ...         return keras.ops.ones_like(scores) / keras.ops.shape(scores)[-1]
-    >>> import keras_attention
-    >>> layer = keras_attention.Attention(normalization=Even())
     >>> x = keras.random.normal((1, 4, 8))
-    >>> keras.ops.convert_to_numpy(layer(x, return_attention_scores=True)[1][0, 0, 0])
+    >>> _, weights = Attention(normalization=Even())(x, return_attention_scores=True)
+    >>> keras.ops.convert_to_numpy(weights[0, 0, 0])
     array([0.25, 0.25, 0.25, 0.25], dtype=float32)
     """
 
@@ -110,13 +108,22 @@ class Sigmoid(Normalization):
         return ops.sigmoid(scores)
 
 
-class _Entmax(Normalization, saved=False):
-    """α-entmax of one α."""
+class _RowWise(Normalization, saved=False):
+    """α-entmax of one α, or another normalization with the gradient of one, by `_slope`."""
 
     alpha: float
 
     def into_spec(self, spec, training=False, seed=None):
-        return spec.replace(normalization=RowNormalization(self.normalize, _slope(self.alpha)))
+        return spec.replace(normalization=RowNormalization(self.normalize, self._slope))
+
+    def _slope(self, weights):
+        """That of `RowNormalization`: P^(2 − α) of weights P > 0, else 0."""
+        if self.alpha == 1:
+            return weights
+        some = weights > 0
+        # The power of 0 has no gradient, for second derivatives.
+        inside = ops.where(some, weights, ops.ones_like(weights))
+        return ops.where(some, ops.power(inside, 2.0 - self.alpha), ops.zeros_like(weights))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         if self.alpha == 2:
@@ -126,7 +133,7 @@ class _Entmax(Normalization, saved=False):
         return entmax.entmax(scores, self.alpha, mask)
 
 
-class Sparsemax(_Entmax):
+class Sparsemax(_RowWise):
     """The nearest point of the simplex to the scores (Martins & Astudillo 2016, equation 2).
 
     `weight_s = max(score_s − τ, 0)`, with τ such that the weights sum to one. Weights of low scores
@@ -142,7 +149,7 @@ class Sparsemax(_Entmax):
     alpha = 2
 
 
-class Entmax(_Entmax):
+class Entmax(_RowWise):
     """α-entmax, sparse weights between softmax and sparsemax. Peters et al. 2019, equation 10.
 
     `weight_s = max(0, (α − 1) score_s − τ)^(1 / (α − 1))`, with τ such that the weights sum to one.
@@ -197,43 +204,22 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
     __repr__ = keras.Layer.__repr__
 
     def __init__(self, alpha: float = 1.5, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
         self.alpha = _check_alpha(alpha, open_end=True)
 
     def build(self, query_shape, key_shape):
         share = (self.alpha - _LEAST_ALPHA) / (2 - _LEAST_ALPHA)
-        self.logits = self.add_weight(
-            name="logits",
-            shape=(query_shape[2],),
-            initializer=keras.initializers.Constant(math.log(share / (1 - share))),
-        )
+        first = keras.initializers.Constant(math.log(share / (1 - share)))
+        self.logits = self.add_weight((query_shape[2],), first, name="logits")
 
     def alphas(self) -> Tensor:
         """The α of each head, (H,)."""
         return _LEAST_ALPHA + (2 - _LEAST_ALPHA) * ops.sigmoid(self.logits)
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
-        shapes.check_same(
-            "Heads of layers that share an AdaptiveEntmax",
-            built=self.logits.shape[0],
-            received=scores.shape[1],
-        )
+        sizes = {"built": self.logits.shape[0], "received": scores.shape[1]}
+        shapes.check_same("Heads of layers that share an AdaptiveEntmax", **sizes)
         return entmax.entmax(scores, self.alphas()[:, None, None], mask)
-
-
-def _slope(alpha):
-    """The function of `RowNormalization` for α-entmax: P^(2 − α) of weights P > 0, else 0."""
-
-    def slope(weights):
-        if alpha == 1:
-            return weights
-        some = weights > 0
-        # The power of 0 has no gradient, for second derivatives.
-        inside = ops.where(some, weights, ops.ones_like(weights))
-        return ops.where(some, ops.power(inside, 2.0 - alpha), ops.zeros_like(weights))
-
-    return slope
 
 
 # Below it, 1 / (α − 1) would magnify the rounding of float32.
@@ -251,7 +237,7 @@ def _check_alpha(alpha, open_end=False):
     return alpha
 
 
-class TopK(Normalization):
+class TopK(_RowWise):
     """Softmax over the k largest scores of a query. Gupta et al. 2021, section 2.
 
     `weight_s = exp(score_s) / Σ exp(score)` over the keys whose score is at least the k-th largest,
@@ -271,12 +257,11 @@ class TopK(Normalization):
     array([0.62, 0.38, 0.  ], dtype=float32)
     """
 
+    # It is softmax of some of the scores.
+    alpha = 1
+
     def __init__(self, k: int):
         self.k = shapes.check_count("k", k)
-
-    def into_spec(self, spec, training=False, seed=None):
-        # Softmax of some of the scores.
-        return spec.replace(normalization=RowNormalization(self.normalize, _slope(1)))
 
     def normalize(self, scores: Tensor, mask: Tensor | None) -> Tensor:
         length, scores = scores.shape[-1], semantics.masked(scores, mask)

@@ -81,8 +81,6 @@ def attend(
     Raises:
         ValueError, TypeError: shapes, mask, slots or kernel are not as described.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import ops
     >>> query, key = keras.random.normal((1, 2, 4, 8)), keras.random.normal((1, 6, 4, 8))
@@ -212,8 +210,6 @@ def ring_attend(
     Raises:
         ValueError: the code does not run over such an axis, inside `jax.shard_map`; lengths are odd
             in zig-zag order; the position needs the last of all positions; or as `attend`.
-
-    Example:
 
     >>> from keras_attention import ops
     >>> def attend(query, key, value):  # jax.shard_map(…, in_specs=P(None, "sequence"))

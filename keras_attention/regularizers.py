@@ -22,13 +22,12 @@ class Regularizer(saving.Configurable, saved=False):
     boolean mask (or None), both broadcasting to (B, H, T, S), and returns a number.
 
     >>> import keras
-    >>> from keras_attention import regularizers
+    >>> from keras_attention import SelfAttention, regularizers
     >>> @keras.saving.register_keras_serializable(package="my_package")
     ... class Peaked(regularizers.Regularizer):
     ...     def __call__(self, weights, mask):
     ...         return -0.01 * keras.ops.mean(keras.ops.max(weights, axis=-1))
-    >>> import keras_attention
-    >>> layer = keras_attention.SelfAttention(2, 4, scores_regularizer=Peaked())
+    >>> layer = SelfAttention(2, 4, scores_regularizer=Peaked())
     >>> layer(keras.random.normal((2, 5, 8))).shape, len(layer.losses)
     ((2, 5, 8), 1)
     """

@@ -211,8 +211,8 @@ def slot(kind, base, builtin, value, optional=False):
 @functools.cache
 def _needed(cls):
     """The first argument that a class needs, or None."""
-    found = constructor_arguments(cls, keras.layers.Layer).values()
-    return next((x.name for x in found if x.default is x.empty), None)
+    found = constructor_arguments(cls, keras.layers.Layer)
+    return next((name for name, x in found.items() if x.default is x.empty), None)
 
 
 def check_layer(name, given, kind=keras.layers.Layer, optional=False):
@@ -299,7 +299,7 @@ class ConfigurableLayer(keras.layers.Layer):
     _masks: str | None = None
     # The arguments that are not cast, of a layer whose calls `inputs.of_call` converts.
     _unrounded: tuple[str, ...] | None = None
-    # Whether its dtype is not that of the layer around it.
+    # Whether its dtype is not that of the layer around it, but by default `shapes.full_precision`.
     _has_own_dtype = False
     # What it was built for beside shapes: names of attributes, which begin with an underscore.
     _build_sizes: tuple[str, ...] = ()
@@ -310,8 +310,11 @@ class ConfigurableLayer(keras.layers.Layer):
     # The arguments that Keras reads itself from a configuration.
     _read_by_keras: tuple[str, ...] = ("dtype",)
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, **kwargs: typing.Any):
+        if self._has_own_dtype:
+            compute_dtype = keras.config.dtype_policy().compute_dtype
+            kwargs["dtype"] = kwargs.get("dtype") or shapes.full_precision(compute_dtype)
+        super().__init__(**kwargs)
         # By `compute_mask`, each passes masks on, or says that they end.
         self.supports_masking = True
         if self._unrounded is not None:

@@ -55,16 +55,16 @@ class Positions:
     def of(cls, queries, keys, query_positions=None, key_positions=None, offset=0):
         """Positions of so many queries and keys: by default from `offset`, one or (B,), and 0."""
         rank = len(getattr(offset, "shape", ()))
+        from_0 = isinstance(offset, int) and offset == 0
         consecutive = query_positions is None and key_positions is None and rank == 0
         if query_positions is None:
             query_positions = ops.arange(queries, dtype="int32")
-            if rank or not (isinstance(offset, int) and offset == 0):
+            if not from_0:
                 query_positions = (offset[:, None] if rank else offset) + query_positions
         if key_positions is None:
             # One array for both, so that what is computed of it is computed once.
-            known = type(queries) is type(keys) is type(offset) is int
-            one = queries is keys or (known and queries == keys)
-            same = consecutive and one and type(offset) is int and offset == 0
+            one = queries is keys or (type(queries) is type(keys) is int and queries == keys)
+            same = consecutive and one and from_0
             key_positions = query_positions if same else ops.arange(keys, dtype="int32")
         own = query_positions is key_positions
         return cls(query_positions, key_positions, consecutive, offset, own)
@@ -89,10 +89,8 @@ class Positions:
             first = ops.where(self.key_mask, key, _FAR)
             first = ops.min(first, axis=-1, keepdims=True, initial=_FAR)
             query, key = query - first, key - first
-        return tuple(
-            at if mask is None else ops.where(mask, at, 0)
-            for at, mask in ((query, self.query_mask), (key, self.key_mask))
-        )
+        pairs = (query, self.query_mask), (key, self.key_mask)
+        return tuple(at if mask is None else ops.where(mask, at, 0) for at, mask in pairs)
 
     def rows(self, start, length):
         """The same of `length` queries from `start`."""
@@ -280,8 +278,7 @@ class AttentionSpec:
     return_weights: bool = False
     return_lse: bool = False
 
-    def replace(self, **changes):
-        return dataclasses.replace(self, **changes)
+    replace = dataclasses.replace
 
     def rows(self, start, length):
         """The problem of `length` queries from `start`."""
@@ -386,5 +383,4 @@ class AttentionResult:
     log_probability: Tensor | None = None
     state: dict[str, Tensor] | None = None
 
-    def replace(self, **changes):
-        return dataclasses.replace(self, **changes)
+    replace = dataclasses.replace

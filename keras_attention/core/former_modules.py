@@ -28,12 +28,12 @@ FORMER = {
     "layers.sets": "layers.induced_set_attention_block layers.learned_queries "
     "layers.slot_attention",
     "models.embeddings": "models.logits",
+    "patterns.base": "patterns.groups",
     "patterns.built_in": "patterns.derived patterns.random_blocks",
     "positions.biases": "positions.alibi positions.cope positions.fire positions.grid_bias "
     "positions.kerple positions.relative_bias",
-    "positions.grid_rotary": "positions.axial_rotary positions.mixed_rotary",
     "positions.relative": "positions.disentangled positions.shaw positions.transformer_xl",
-    "positions.rotary": "positions.xpos",
+    "positions.rotary": "positions.axial_rotary positions.mixed_rotary positions.xpos",
     "scores.built_in": "scores.location scores.perceptrons scores.products",
 }
 

@@ -82,8 +82,6 @@ def beam_search(
         ValueError, TypeError: an argument, or the result of `step`, is not as described; see
             `greedy` on NaN logits.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import generation
     >>> table = keras.ops.log([[0.1, 0.5, 0.4], [0.3, 0.4, 0.3], [0.9, 0.05, 0.05]])

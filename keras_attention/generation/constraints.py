@@ -60,8 +60,6 @@ class Constraints:
         ValueError: a token is negative, a sequence is empty, or a number is not as described. A
             token that is not in the vocabulary raises when a step is made.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import generation
     >>> table = keras.ops.roll(keras.ops.eye(4), 1, axis=1)  # 1 comes after 0, and so on

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -12,7 +13,6 @@ from keras import ops
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.constraints import NONE, Constraints, Rules, among
-from keras_attention.generation.programs import compiled_function, raise_where
 from keras_attention.sequences import inputs, shapes
 
 
@@ -145,9 +145,9 @@ class Steps:
     def _checked(self, logits, rows):
         """The logits in float32."""
         logits = ops.convert_to_tensor(logits)
-        shape, dtype = tuple(logits.shape), keras.backend.standardize_dtype(logits.dtype)
-        wrong_rows = len(shape) != 2 or (None not in (shape[0], rows) and shape[0] != rows)
-        if wrong_rows or shape[1] is None or "float" not in dtype:
+        shape, dtype = _kind(logits)
+        of_rows = shapes.may_equal(shape, (rows, None)) and shape[1] is not None
+        if not of_rows or "float" not in dtype:
             raise ValueError(
                 "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
                 f"({rows}, V). Received: shape={shape}, dtype={dtype}"
@@ -172,12 +172,7 @@ class Steps:
         leaves = tuple(map(ops.convert_to_tensor, self._leaves(cache)))
         for old, new in zip(self.leaves, leaves, strict=True):
             expected, received = _kind(old), _kind(new)
-            sizes = zip(expected[0], received[0], strict=False)
-            if (
-                expected[1] != received[1]
-                or len(expected[0]) != len(received[0])
-                or any(None not in pair and pair[0] != pair[1] for pair in sizes)
-            ):
+            if expected[1] != received[1] or not shapes.may_equal(expected[0], received[0]):
                 raise ValueError(
                     "`step` must return a cache of the shapes and dtypes that it was given, "
                     f"here {expected}. Received: {received}"
@@ -197,17 +192,6 @@ def normalized(logits):
     norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
     lost = ops.logical_or(unknown, norm == -NONE)
     return logits, ops.where(lost, float("nan"), norm)
-
-
-def check_found(scores):
-    """Raises if a row is lost: its scores are NaN."""
-    raise_where(
-        ops.any(ops.isnan(scores)),
-        "`step` must return logits without NaN and +inf. Received such logits: a cache has fewer "
-        "slots than a row has tokens, those of the prompt and `max_tokens` more, as "
-        "`make_cache(batch_size, length)` or `start(…, max_tokens)` was told; a token is not in "
-        "the vocabulary; or weights or states are NaN",
-    )
 
 
 def _kind(tensor):
@@ -284,6 +268,32 @@ def generate(steps, choose, max_tokens, pad_token, *numbers):
     return Generated(ops.transpose(history), lengths, ops.transpose(log_probs), scores)
 
 
+# The `notes` of a program that is being traced: whether rows are lost, unknown yet, with the trace.
+_tracing = threading.local()
+
+
+def check_found(scores):
+    """Raises if a row is lost: its scores are NaN.
+
+    At once if they are known; after each run of the program if a `compiled` one is being traced.
+    Other programs, and loops within a program, cannot raise.
+    """
+    _check(ops.any(ops.isnan(scores)))
+
+
+def _check(lost):
+    known = shapes.visible_values(lost)
+    if known is None:
+        getattr(_tracing, "notes", []).append((backend.trace_id(), lost))
+    elif known:
+        raise ValueError(
+            "`step` must return logits without NaN and +inf. Received such logits: a cache has "
+            "fewer slots than a row has tokens, those of the prompt and `max_tokens` more, as "
+            "`make_cache(batch_size, length)` or `start(…, max_tokens)` was told; a token is not "
+            "in the vocabulary; or weights or states are NaN"
+        )
+
+
 Result = TypeVar("Result")
 
 
@@ -313,8 +323,6 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
     Warns:
         UserWarning: on PyTorch, a step reads values of tensors, so that it cannot be recorded.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import generation
     >>> model = keras.Sequential([keras.layers.Embedding(10, 8), keras.layers.Dense(10)])
@@ -335,4 +343,24 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
         raise ValueError(
             f"`layer` must be built, so that its variables exist. Received: {layer!r}, not built"
         )
-    return compiled_function(function, layer)
+
+    def noted(*arrays):
+        """The result, and whether rows are lost, of each loop."""
+        outer = getattr(_tracing, "notes", [])
+        _tracing.notes = []
+        try:
+            outputs, trace = function(*arrays), backend.trace_id()
+            # Values computed in a loop inside the function do not leave the loop.
+            return outputs, [lost for origin, lost in _tracing.notes if origin == trace]
+        finally:
+            _tracing.notes = outer
+
+    program = backend.compile(noted, layer)
+
+    def call(*arrays):
+        outputs, found = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
+        for lost in found:
+            _check(lost)
+        return outputs
+
+    return call

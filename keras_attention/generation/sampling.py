@@ -61,8 +61,6 @@ def greedy(
             logits, as from a cache with too few entries, raise at the end, also in
             functions compiled by `compiled`; in other programs, the row's score is NaN.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import generation
     >>> table = keras.ops.roll(keras.ops.eye(4), 1, axis=1)  # 1 comes after 0, and so on
@@ -146,8 +144,6 @@ def sample(
         ValueError, TypeError: an argument, or the result of `step`, is not as described; see
             `greedy` on NaN logits.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import generation
     >>> def step(tokens, cache):
@@ -161,8 +157,7 @@ def sample(
     steps = Steps(locals())
     shapes.check_positive("temperature", temperature)
     shapes.check_positive("repetition_penalty", repetition_penalty)
-    if top_k is not None:
-        shapes.check_count("top_k", top_k)
+    shapes.check_optional_count("top_k", top_k)
     _check_share("top_p", top_p)
     _check_share("min_p", min_p)
     # All numbers of the loop at once, since none can be drawn inside it.

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from keras_attention import saving
 from keras_attention.core.hints import Config
-from keras_attention.patterns.base import And, Not, Or, Pattern, Span
+from keras_attention.patterns.base import And, Groups, Not, Or, Pattern, Span
 from keras_attention.patterns.built_in import (
     Block,
     Causal,
@@ -24,7 +24,6 @@ from keras_attention.patterns.built_in import (
     Strided,
 )
 from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
-from keras_attention.patterns.groups import Groups
 
 __all__ = [
     "And",

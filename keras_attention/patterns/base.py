@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Sequence
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_attention import saving
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.groups import Groups, inexact
 from keras_attention.sequences import shapes
 
 
@@ -34,6 +34,67 @@ class Span:
     rate: int = 1
     by_distance: bool = False
     exact: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Groups:
+    """Groups of queries, each with all the keys that its queries may see.
+
+    It is a promise about a pattern, as `Span` is, for queries and keys that are one sequence of
+    `length` positions: a kernel computes each group as a short sequence.
+
+    Args:
+        queries: positions (N, t) of the queries of N groups, a NumPy array; −1 is none. Each
+            position from `prefix` on is in one place.
+        keys: positions (N, s) of their keys, likewise, without those of the prefix.
+        prefix: the number of positions before all others whose keys are in every group, and whose
+            queries are in none: they may see all keys.
+        exact: whether the pattern attends to all pairs of a group.
+        grid: the sizes of the grid of positions from `prefix` on, in row-major order, or None.
+        alike: a group of which every other is a copy, moved on the grid: with the same differences
+            of coordinates between a query and a key that it sees, place by place. None if unknown.
+
+    >>> from keras_attention import patterns
+    >>> groups = patterns.GridWindow((2, 4), 2).groups()
+    >>> groups.queries
+    array([[0, 1, 4, 5],
+           [2, 3, 6, 7]])
+    """
+
+    queries: np.ndarray
+    keys: np.ndarray
+    prefix: int = 0
+    exact: bool = False
+    grid: tuple[int, ...] | None = None
+    alike: int | None = None
+
+    @functools.cached_property
+    def length(self) -> int:
+        """The number of positions."""
+        return self.prefix + int((self.queries >= 0).sum())
+
+    @functools.cached_property
+    def pairs(self) -> int:
+        """The number of pairs that a kernel computes."""
+        count, queries = self.queries.shape
+        keys = self.keys.shape[1] + self.prefix
+        return count * queries * keys + self.prefix * self.length
+
+
+@functools.lru_cache(maxsize=64)
+def inexact(groups: Groups) -> Groups:
+    """The same groups, of a pattern that leaves out some of their pairs."""
+    return dataclasses.replace(groups, exact=False)
+
+
+@functools.lru_cache(maxsize=64)
+def shorter(groups: Groups, length: int) -> Groups:
+    """The groups of the first `length` positions."""
+    if length == groups.length:
+        return groups
+    queries, keys = (np.where(at < length, at, -1) for at in (groups.queries, groups.keys))
+    left = (queries >= 0).any(axis=1)
+    return dataclasses.replace(groups, queries=queries[left], keys=keys[left], alike=None)
 
 
 class Pattern(saving.Configurable, saved=False):
@@ -58,6 +119,8 @@ class Pattern(saving.Configurable, saved=False):
     # Whether positions count real tokens in an `Encoder`. A cell of a grid is where it is, whether
     # those before it are masked or not.
     counts = True
+    # How deep patterns are nested in it.
+    depth = 0
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         """Boolean array: may the query at position `i` attend to the key at position `j`?"""
@@ -157,11 +220,6 @@ def booleans(pattern, i, j):
 _MOST_PARTS = 16
 
 
-def _depth(parts):
-    """The nesting depth of a pattern of these parts."""
-    return 1 + max(getattr(part, "depth", 0) for part in parts)
-
-
 class _Combination(Pattern, saved=False):
     """Two or more patterns under a commutative and idempotent operator."""
 
@@ -185,7 +243,7 @@ class _Combination(Pattern, saved=False):
         if not parts:
             raise ValueError(f"{type(self).__name__} needs at least one pattern. Received: none")
         self.patterns: list[Pattern] = parts
-        self.depth = _depth(parts)
+        self.depth = 1 + max(part.depth for part in parts)
         saving.check_depth(type(self).__name__, self.depth)
 
     @property
@@ -257,12 +315,8 @@ class Or(_Combination):
     def span(self) -> Span:
         spans = [pattern.span() for pattern in self.patterns]
         lefts, rights = [span.left for span in spans], [span.right for span in spans]
-        return Span(
-            _widest(lefts),
-            _widest(rights),
-            math.gcd(*(span.rate for span in spans)),
-            all(span.by_distance for span in spans),
-        )
+        rate, alike = math.gcd(*(span.rate for span in spans)), [span.by_distance for span in spans]
+        return Span(_widest(lefts), _widest(rights), rate, all(alike))
 
     def parts(self) -> list[Pattern]:
         span = self.span()
@@ -288,7 +342,7 @@ class Not(Pattern):
         if not isinstance(pattern, Pattern):
             raise TypeError(f"Expected a pattern. Received: {pattern!r}")
         self.pattern = pattern
-        self.depth = _depth([pattern])
+        self.depth = 1 + pattern.depth
         saving.check_depth("Not", self.depth)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:

@@ -12,18 +12,12 @@ import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.base import Pattern, Span, booleans
-from keras_attention.patterns.groups import Groups
+from keras_attention.patterns.base import Groups, Pattern, Span, booleans
 from keras_attention.sequences import shapes
 
 
 class Distances(Pattern, saved=False):
-    """Attends at distances from `lowest` to `highest`: lowest ≤ j − i ≤ highest; None is no bound.
-
-    >>> from keras_attention.patterns.built_in import Distances
-    >>> [j for j in range(10) if Distances(None, -3)(5, j)]
-    [0, 1, 2]
-    """
+    """Attends at some distances: lowest ≤ j − i ≤ highest, where None is no bound."""
 
     def __init__(self, lowest: int | None, highest: int | None):
         self.lowest, self.highest = lowest, highest
@@ -113,9 +107,8 @@ class Strided(Pattern):
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         distance = i - j
-        return ops.logical_or(
-            ops.equal(ops.mod(distance, self.rate), 0), ops.less(ops.abs(distance), self.rate)
-        )
+        near = ops.less(ops.abs(distance), self.rate)
+        return ops.logical_or(ops.equal(ops.mod(distance, self.rate), 0), near)
 
     def span(self) -> Span:
         return Span(by_distance=True)
@@ -188,13 +181,7 @@ class Block(Pattern):
 
 
 class Stretched(Pattern, saved=False):
-    """A pattern of positions that are `rate` apart, renumbered consecutively.
-
-    >>> from keras_attention import patterns
-    >>> from keras_attention.patterns.built_in import Stretched
-    >>> [j for j in range(10) if Stretched(patterns.SlidingWindow(4, 2), 2)(5, j)]
-    [3, 4, 5, 6]
-    """
+    """A pattern of positions that are `rate` apart, renumbered consecutively."""
 
     def __init__(self, pattern: Pattern, rate: int):
         self.pattern, self.rate = pattern, rate

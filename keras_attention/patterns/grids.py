@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Tensor
-from keras_attention.patterns.base import And, Not, Pattern, Span
-from keras_attention.patterns.groups import Groups, boxes
+from keras_attention.patterns.base import And, Groups, Not, Pattern, Span
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 
 
 class _Grid(Pattern, saved=False):
-    """A pattern on `grid`, after `prefix` positions that all see, and that see all."""
+    """A pattern on `grid`, after `prefix` positions that all see, and that see all.
+
+    Cells see each other in windows of `size`, the first of which starts at `shift`, unless a
+    subclass overrides `_near` and `groups`.
+    """
 
     sees_itself = True
     counts = False
@@ -24,6 +28,7 @@ class _Grid(Pattern, saved=False):
     def __init__(self, grid, prefix):
         self._cells = Grid.of(grid, prefix)
         self.grid, self.prefix = self._cells
+        self.shift: tuple[int, ...] = (0,) * len(self.grid)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         near = self._near(self._cells.coordinates(i), self._cells.coordinates(j))
@@ -34,15 +39,25 @@ class _Grid(Pattern, saved=False):
 
     def _near(self, query, key):
         """Whether cells of these coordinates see each other."""
+        numbers = []
+        for rows, *others in (query, key):
+            image, number = rows // self.grid[0], 0
+            for most, width, first, along in zip(
+                self.grid, self.size, self.shift, [rows % self.grid[0], *others], strict=True
+            ):
+                # One window more than fit, for what is before the first.
+                number = number * (most // width + 2) + (along + (width - first)) // width
+                image = image * (most // width + 2)
+            numbers.append(image + number)
+        return ops.equal(*numbers)
 
-    def _box(self):
-        """The sizes of what a query sees along each axis."""
-        return self.size
+    def groups(self) -> Groups | None:
+        return _boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
 
     def span(self) -> Span:
         if self.prefix:
             return Span()
-        sizes = zip(self._box(), self._cells.strides, strict=True)
+        sizes = zip(self.size, self._cells.strides, strict=True)
         most = sum((n - 1) * step for n, step in sizes)
         return Span(most, most)
 
@@ -92,12 +107,6 @@ class GridWindow(_Grid):
                 "`shift` must be less than `size`, and `size` at most the grid's along each axis. "
                 f"Received: grid={self.grid}, size={self.size}, shift={self.shift}"
             )
-
-    def _near(self, query, key):
-        return _of_one_window(self.grid, self.size, self.shift, query, key)
-
-    def groups(self) -> Groups:
-        return boxes(self.grid, self.size, (0,) * len(self.grid), self.shift, self.prefix)
 
 
 class Neighborhood(_Grid):
@@ -152,7 +161,7 @@ class Neighborhood(_Grid):
             wide = range(least, most + 1)
             box.append(next(n for n in wide if (most - 1) % n >= size // 2))
             halo.append(size // 2 if box[-1] < most else 0)
-        return boxes(self.grid, tuple(box), tuple(halo), None, self.prefix, exact=False)
+        return _boxes(self.grid, tuple(box), tuple(halo), self.shift, self.prefix, exact=False)
 
 
 class Axial(_Grid):
@@ -187,51 +196,55 @@ class Axial(_Grid):
                 f"Received: axis={axis}"
             )
         self.axis = axis
+        axes = range(len(self.grid))
+        # Along one axis, a line is a window. Those of all axes have a pattern each, the last first.
+        seen = axes if axis is None else [axis % len(self.grid)]
+        self.size = tuple(n if at in seen else 1 for at, n in enumerate(self.grid))
+        self._lines = [Axial(grid, n, prefix) for n in reversed(axes)] if axis is None else []
+        self.sees_itself = axis is not None
 
     def _near(self, query, key):
-        still = (0,) * len(self.grid)
-        return functools.reduce(
-            ops.logical_or,
-            [_of_one_window(self.grid, size, still, query, key) for size in self._lines()],
-        )
-
-    def _lines(self):
-        """The sizes of what a query sees along each axis that it attends to."""
-        axes = range(len(self.grid)) if self.axis is None else [self.axis % len(self.grid)]
-        return [tuple(n if at == axis else 1 for at, n in enumerate(self.grid)) for axis in axes]
+        if not self._lines:
+            return super()._near(query, key)
+        return functools.reduce(ops.logical_or, [line._near(query, key) for line in self._lines])
 
     def parts(self) -> list[Pattern]:
-        if self.axis is not None:
+        if not self._lines:
             return [self]
         # Two axes cross at the query alone. What the first has, with the prefix, no other does.
-        first, *others = (
-            Axial(self.grid, axis, self.prefix) for axis in reversed(range(len(self.grid)))
-        )
+        first, *others = self._lines
         return [first, *(And([other, Not(first)]) for other in others)]
 
-    @property
-    def sees_itself(self) -> bool:  # type: ignore[override]
-        return self.axis is not None
-
-    def _box(self):
-        return tuple(map(max, zip(*self._lines(), strict=True)))
-
     def groups(self) -> Groups | None:
-        if self.axis is None:
-            return None
-        return boxes(self.grid, self._box(), (0,) * len(self.grid), None, self.prefix)
+        return None if self._lines else super().groups()
 
 
-def _of_one_window(grid, size, shift, *cells):
-    """Whether two cells, with a coordinate for each axis, are of one window of an image."""
-    numbers = []
-    for rows, *others in cells:
-        image, number = rows // grid[0], 0
-        for most, width, first, along in zip(
-            grid, size, shift, [rows % grid[0], *others], strict=True
-        ):
-            # One window more than fit, for what is before the first.
-            number = number * (most // width + 2) + (along + (width - first)) // width
-            image = image * (most // width + 2)
-        numbers.append(image + number)
-    return ops.equal(*numbers)
+@functools.lru_cache(maxsize=64)
+def _boxes(grid, box, halo, shift, prefix, exact=True):
+    """Groups of a grid cut into boxes from `shift` on, with keys up to `halo` beyond each box."""
+    # What is left before the first and after the last box are boxes too: if `box` divides the axis
+    # one and the same, in which the pattern has to tell them apart.
+    firsts, wraps = [], []
+    for size, width, first in zip(grid, box, shift, strict=True):
+        wraps.append(first > 0 and size % width == 0)
+        firsts.append(np.arange(first if wraps[-1] or not first else first - width, size, width))
+
+    def positions(margins):
+        """(N, n): those of each box and `margins` around it."""
+        at, real = np.zeros((), int), np.ones((), bool)
+        for axis, (size, width, margin) in enumerate(zip(grid, box, margins, strict=True)):
+            along = firsts[axis][:, None] + np.arange(-margin, width + margin)
+            along = along % size if wraps[axis] else along
+            apart = [1] * (2 * len(grid))
+            apart[axis], apart[len(grid) + axis] = along.shape
+            along = along.reshape(apart)
+            at, real = at * size + along, real & (along >= 0) & (along < size)
+        count = np.prod([len(first) for first in firsts])
+        return np.where(real, at + prefix, -1).reshape(count, -1)
+
+    queries = positions((0,) * len(grid))
+    keys = positions(halo) if any(halo) else queries
+    # One that lies inside the grid, in its own order.
+    ordered = (keys >= 0).all(1) & (np.diff(keys, axis=1, prepend=-1) > 0).all(1)
+    alike = int(np.argmax(ordered)) if ordered.any() else None
+    return Groups(queries, keys, prefix, exact and not any(wraps), tuple(grid), alike)

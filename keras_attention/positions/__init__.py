@@ -15,9 +15,8 @@ from keras_attention import saving
 from keras_attention.core.hints import Config
 from keras_attention.positions.base import Position
 from keras_attention.positions.biases import FIRE, ALiBi, GridRelativeBias, Kerple, RelativeBias
-from keras_attention.positions.grid_rotary import AxialRotary, MixedRotary
 from keras_attention.positions.relative import CoPE, Disentangled, Shaw, TransformerXL
-from keras_attention.positions.rotary import Rotary, XPos
+from keras_attention.positions.rotary import AxialRotary, MixedRotary, Rotary, XPos
 
 __all__ = [
     "BUILTIN",

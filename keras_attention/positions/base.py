@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 
@@ -11,13 +10,13 @@ from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Tensor
-from keras_attention.scores import ScaledDot, full_precision
+from keras_attention.scores import ScaledDot
 from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 from keras_attention.spec import AttentionSpec, PositionBias
 
 # What a subclass may override.
-_DEFINING = ("encode", "bias", "query_bias")
+_DEFINING = ("encode", "bias", "query_bias", "_terms")
 
 
 class Position(saving.ConfigurableLayer, saved=False):
@@ -53,9 +52,9 @@ class Position(saving.ConfigurableLayer, saved=False):
     # ("dynamic", L) if each token after the L-th changes how all earlier ones are encoded,
     # ("longrope", L) if only the first of them does; or None.
     encodes_anew: tuple[str, int] | None = None
-    # Those of `bias`, `query_bias` and `encode` that a class overrides, by `__init_subclass__`.
+    # Those of `_DEFINING` that a class overrides, and whether these give a bias that depends on the
+    # contents of queries and keys, by `__init_subclass__`.
     overrides: frozenset[str] = frozenset()
-    # Whether a bias depends on the contents of keys, as that of each class with a `query_bias`.
     has_query_bias = False
     # The reason a layer with this position cannot be computed token by token, or None.
     no_decoding_reason: str | None = None
@@ -63,10 +62,6 @@ class Position(saving.ConfigurableLayer, saved=False):
     scores: tuple[type, ...] | None = None
     # The terms that the position divides, in words, if the score must not have a scale; or None.
     divides: str | None = None
-
-    def __init__(self, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
-        super().__init__(**kwargs)
 
     def build(self, query_shape, key_shape):
         pass
@@ -98,7 +93,7 @@ class Position(saving.ConfigurableLayer, saved=False):
         cls.overrides = frozenset(
             name for name in _DEFINING if getattr(cls, name) is not getattr(Position, name)
         )
-        cls.has_query_bias = cls.has_query_bias or "query_bias" in cls.overrides
+        cls.has_query_bias = bool(cls.overrides & {"query_bias", "_terms"})
 
     @property
     def reads_keys(self) -> bool:

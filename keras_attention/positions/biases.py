@@ -35,12 +35,12 @@ class ALiBi(Position):
     Raises:
         ValueError: `max_bias` is not a finite number above 0.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> [float(slope) for slope in positions.ALiBi().slopes(8)[:4]]
     [0.5, 0.25, 0.125, 0.0625]
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> keras_attention.SelfAttention(8, 4, causal=True, position="alibi")(x).shape
+    >>> layer = SelfAttention(8, 4, causal=True, position="alibi")
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     """
 
@@ -83,11 +83,10 @@ class Kerple(Position):
     Raises:
         ValueError: `variant` is another, or layers with different numbers of heads share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position="kerple")
-    >>> layer(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention
+    >>> layer = SelfAttention(8, 4, causal=True, position="kerple")
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> tuple(layer.position.rates()[0].shape)
     (8,)
@@ -155,11 +154,10 @@ class RelativeBias(Position):
         ValueError: a number is too small, `num_buckets` is odd with two directions, or layers with
             different numbers of heads share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.SelfAttention(8, 4, position=positions.RelativeBias(16, 50))
-    >>> layer(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> layer = SelfAttention(8, 4, position=positions.RelativeBias(16, 50))
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> layer.position.embeddings.shape
     (16, 8)
@@ -177,20 +175,17 @@ class RelativeBias(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        bidirectional = shapes.check_flag("bidirectional", bidirectional)
-        num_buckets = shapes.check_count("num_buckets", num_buckets, 4 if bidirectional else 2)
+        super().__init__(**kwargs)
+        self.bidirectional = shapes.check_flag("bidirectional", bidirectional)
+        least = 4 if bidirectional else 2
+        self.num_buckets = shapes.check_count("num_buckets", num_buckets, least)
         if bidirectional and num_buckets % 2:
             raise ValueError(
                 "With two directions, `num_buckets` must be even. "
                 f"Received: num_buckets={num_buckets}"
             )
         # One more than the distances with a bucket each: below it the logarithm would not grow.
-        exact = num_buckets // (4 if bidirectional else 2)
-        max_distance = check_distance(max_distance, exact + 1)
-        super().__init__(**kwargs)
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
-        self.bidirectional = bidirectional
+        self.max_distance = check_distance(max_distance, num_buckets // least + 1)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
 
@@ -257,13 +252,10 @@ class GridRelativeBias(Position):
         ValueError: a number is not as described, or layers with different numbers of heads share
             it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import patterns, positions
-    >>> layer = keras_attention.SelfAttention(
-    ...     4, 8,
-    ...     pattern=patterns.GridWindow((6, 9), 3),
-    ...     position=positions.GridRelativeBias((6, 9), 3),
-    ... )
+    >>> import keras
+    >>> from keras_attention import SelfAttention, patterns, positions
+    >>> near, bias = patterns.GridWindow((6, 9), 3), positions.GridRelativeBias((6, 9), 3)
+    >>> layer = SelfAttention(4, 8, pattern=near, position=bias)
     >>> layer(keras.random.normal((2, 54, 32))).shape
     (2, 54, 32)
     >>> layer.position.embeddings.shape
@@ -282,11 +274,9 @@ class GridRelativeBias(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        cells = Grid.of(grid, prefix)
-        sizes = shapes.check_axes("size", cells.sizes if size is None else size, cells.sizes)
         super().__init__(**kwargs)
-        self.grid, self.prefix = cells
-        self.size = sizes
+        self.grid, self.prefix = Grid.of(grid, prefix)
+        self.size = shapes.check_axes("size", self.grid if size is None else size, self.grid)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
 
@@ -295,9 +285,8 @@ class GridRelativeBias(Position):
         return Grid(self.grid, self.prefix)
 
     def build(self, query_shape, key_shape):
-        shape = (self._offsets() + 3 * bool(self.prefix), query_shape[2])
-        shapes.check_memory("embeddings", shape)
-        self.embeddings = self._add_weight("embeddings", shape)
+        rows = self._offsets() + 3 * bool(self.prefix)
+        self.embeddings = self._add_weight("embeddings", (rows, query_shape[2]))
 
     def _offsets(self):
         return math.prod([2 * n - 1 for n in self.size])
@@ -344,11 +333,10 @@ class FIRE(Position):
     Raises:
         ValueError: a number is not above 0, or layers with different numbers of heads share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position="fire")
-    >>> layer(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention
+    >>> layer = SelfAttention(8, 4, causal=True, position="fire")
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> [tuple(weight.shape) for weight in layer.position.weights]
     [(), (), (32,), (32,), (32, 8)]
@@ -363,17 +351,15 @@ class FIRE(Position):
         self.scale = shapes.check_positive("scale", scale)
 
     def build(self, query_shape, key_shape):
-        first = keras.initializers.Constant(self.scale)
-        self.c = self.add_weight(name="c", shape=(), initializer=first)
+        self.c = self.add_weight((), keras.initializers.Constant(self.scale), name="c")
         # Of L: a factor learns at the rate of other weights.
-        self.factor = self.add_weight(name="factor", shape=(), initializer="ones")
+        self.factor = self.add_weight((), "ones", name="factor")
         # As a layer of one input, whose numbers of inputs and outputs differ.
         uniform = keras.initializers.RandomUniform(-1.0, 1.0)
-        self.hidden = self.add_weight(name="hidden", shape=(self.units,), initializer=uniform)
+        self.hidden = self.add_weight((self.units,), uniform, name="hidden")
         self.hidden_bias = self.add_weight((self.units,), "zeros", name="hidden_bias")
-        self.output_kernel = self.add_weight(
-            name="output", shape=(self.units, query_shape[2]), initializer="glorot_uniform"
-        )
+        shape = (self.units, query_shape[2])
+        self.output_kernel = self.add_weight(shape, "glorot_uniform", name="output")
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         check_shared(self, self.output_kernel.shape[1], num_heads=num_heads)
@@ -384,9 +370,7 @@ class FIRE(Position):
         longest = ops.log1p(c * backend.maximum(ops.cast(i, c.dtype), limit)) + 1e-6
         share = distance / longest
         share = share if len(share.shape) == 4 else share[None, None]
-        kernel, bias = (
-            ops.convert_to_tensor(x)[:, None, None] for x in (self.hidden, self.hidden_bias)
-        )
-        hidden = ops.relu(kernel * share + bias)
+        kernel, bias = map(ops.convert_to_tensor, (self.hidden, self.hidden_bias))
+        hidden = ops.relu(kernel[:, None, None] * share + bias[:, None, None])
         found = ops.einsum("uh,buts->bhts", ops.convert_to_tensor(self.output_kernel), hidden)
         return found if len(i.shape) == 4 or len(j.shape) == 4 else found[0]

@@ -41,9 +41,9 @@ class Shaw(Position):
             inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
             sizes share one object.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> layer = keras_attention.SelfAttention(2, 4, position=positions.Shaw(3))
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> layer = SelfAttention(2, 4, position=positions.Shaw(3))
     >>> layer(keras.random.normal((2, 5, 8))).shape
     (2, 5, 8)
     >>> [tuple(weight.shape) for weight in layer.position.weights]
@@ -79,18 +79,13 @@ class Shaw(Position):
             self._value_size = value_shape[-1]
 
     def build(self, query_shape, key_shape):
-        self._num_heads = query_shape[2]
-        self._of_keys = self._embeddings("key_embeddings", query_shape[-1])
+        rows = query_shape[2] if self.per_head else 1, 2 * self.max_distance + 1
+        shape = (*rows, query_shape[-1])
+        self._of_keys = self._add_weight("embeddings", shape, name="key_embeddings")
         self._of_values = None
         if self.use_values:
-            self._of_values = self._embeddings("value_embeddings", self._value_size)
-
-    def _embeddings(self, name, size):
-        return self._add_weight(
-            "embeddings",
-            (self._num_heads if self.per_head else 1, 2 * self.max_distance + 1, size),
-            name=name,
-        )
+            shape = (*rows, self._value_size)
+            self._of_values = self._add_weight("embeddings", shape, name="value_embeddings")
 
     def encode(self, query, key, query_positions, key_positions):
         check_shared(self, self._of_keys.shape[-1], key_dim=query.shape[-1])
@@ -98,7 +93,7 @@ class Shaw(Position):
 
     def into_spec(self, spec, query, key, key_mask=None, projected=()):
         if self.per_head:
-            check_shared(self, self._num_heads, num_heads=query.shape[2])
+            check_shared(self, self._of_keys.shape[0], num_heads=query.shape[2])
         tables = self._of_keys, self._of_values
         keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
         return spec.replace(relative_keys=keys, relative_values=values)
@@ -130,11 +125,10 @@ class TransformerXL(Position):
         ValueError: a number is not as described, the score is not "scaled_dot" or has another
             scale, or layers of different sizes share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import patterns, positions
-    >>> layer = keras_attention.MultiHeadAttention(
-    ...     8, 4, position="transformer_xl", pattern=patterns.SlidingWindow(3, 0)
-    ... )
+    >>> import keras
+    >>> from keras_attention import MultiHeadAttention, patterns
+    >>> window = patterns.SlidingWindow(3, 0)
+    >>> layer = MultiHeadAttention(8, 4, position="transformer_xl", pattern=window)
     >>> segments = keras.random.normal((2, 10, 32))
     >>> whole = layer(segments, use_causal_mask=True)
     >>> memory = layer.make_cache(2, 4)
@@ -147,7 +141,6 @@ class TransformerXL(Position):
     scores = (scores.ScaledDot,)
     divides = "both terms by √K"
     encodes_alone = True
-    has_query_bias = True
 
     def __init__(
         self,
@@ -157,14 +150,13 @@ class TransformerXL(Position):
         bias_initializer: Initializer = "zeros",
         **kwargs: Any,
     ):
-        dim = shapes.check_count("dim", dim, 2, optional=True)
+        super().__init__(**kwargs)
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
         if dim is not None and dim % 2:
             raise ValueError(
                 "TransformerXL has a sine and a cosine of each wavelength, so that `dim` must be "
                 f"even. Received: dim={dim}"
             )
-        super().__init__(**kwargs)
-        self.dim = dim
         self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
@@ -175,8 +167,7 @@ class TransformerXL(Position):
         self.kernel = self.add_weight((dim, heads, size), self.kernel_initializer, name="kernel")
         for name in ("content_bias", "position_bias"):
             initializer = saving.clone_initializer(self.bias_initializer)
-            weight = self.add_weight(name=name, shape=(heads, size), initializer=initializer)
-            setattr(self, name, weight)
+            setattr(self, name, self.add_weight((heads, size), initializer, name=name))
 
     def _terms(self, spec, query, key, *projected):
         _, heads, size = self.kernel.shape
@@ -196,10 +187,8 @@ class TransformerXL(Position):
         dim = kernel.shape[0]
         theta = float(self.max_wavelength) ** (-np.arange(0, dim, 2) / dim)
         at: Any = spec.positions
-        (sin_i, cos_i), (sin_j, cos_j) = (
-            (ops.sin(found), ops.cos(found))
-            for found in (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
-        )
+        of_i, of_j = (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
+        sin_i, cos_i, sin_j, cos_j = ops.sin(of_i), ops.cos(of_i), ops.sin(of_j), ops.cos(of_j)
         if len(at.query.shape) == 2:
             sin_i, cos_i = sin_i[:, None], cos_i[:, None]
         # sin(i − j) = sin i cos j − cos i sin j,  cos(i − j) = cos i cos j + sin i sin j
@@ -250,12 +239,11 @@ class Disentangled(Position):
             projects nothing.
         TypeError: `norm` is not a layer.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> position = positions.Disentangled(16, 50)
-    >>> layers = [keras_attention.SelfAttention(8, 4, position=position) for _ in range(2)]
-    >>> layers[1](layers[0](x)).shape
+    >>> layers = [SelfAttention(8, 4, position=position) for _ in range(2)]
+    >>> layers[1](layers[0](keras.random.normal((2, 5, 32)))).shape
     (2, 5, 32)
     >>> position.embeddings.shape
     (16, 32)
@@ -265,7 +253,6 @@ class Disentangled(Position):
     divides = "all three terms by √(3 K)"
     encodes_alone = True
     _build_sizes = ("features",)
-    has_query_bias = True
 
     def __init__(
         self,
@@ -277,17 +264,15 @@ class Disentangled(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
+        super().__init__(**kwargs)
+        self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
         if num_buckets % 4:
             raise ValueError(
                 "Each of two directions has near and far buckets, as many of either, so "
                 f"`num_buckets` must be a multiple of 4. Received: num_buckets={num_buckets}"
             )
         # With fewer the logarithm of (m − 1) / e would not be above 0.
-        max_distance = check_distance(max_distance, num_buckets // 4 + 2, optional=True)
-        super().__init__(**kwargs)
-        self.num_buckets = num_buckets
-        self.max_distance = max_distance
+        self.max_distance = check_distance(max_distance, num_buckets // 4 + 2, optional=True)
         self.norm = saving.check_layer("norm", norm, optional=True)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
@@ -399,18 +384,16 @@ class CoPE(Position):
         ValueError: `max_position` is no integer of at least 1, queries and keys have different
             numbers of features, or heads of unequal sizes share it.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.SelfAttention(8, 4, causal=True, position=positions.CoPE(16))
-    >>> layer(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> layer = SelfAttention(8, 4, causal=True, position=positions.CoPE(16))
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> layer.position.embeddings.shape
     (17, 4)
     """
 
     encodes_alone = True
-    has_query_bias = True
 
     def __init__(
         self,

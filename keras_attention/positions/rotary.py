@@ -1,4 +1,4 @@
-"""`Rotary`: pairs of features are rotated by an angle proportional to the position; and `XPos`."""
+"""Rotary positions: pairs of features are rotated by angles of positions, or of cells of a grid."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import numpy as np
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.positions.base import Position
+from keras_attention.positions.base import Position, check_shared
 from keras_attention.scores import Cosine, Dot, ScaledDot
 from keras_attention.sequences import shapes
+from keras_attention.sequences.grid import Grid
 
 Layout = Literal["half_split", "interleaved"]
 Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]
@@ -71,16 +72,16 @@ class Rotary(Position):
         ValueError: a number or a name is not as described, a scaling lacks its arguments, or the
             number of features to rotate is odd, exceeds the features, or differs between sides.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
     >>> rotary = positions.Rotary(layout="interleaved")
     >>> x = keras.ops.ones((1, 3, 1, 2))
     >>> rotated, _ = rotary.encode(x, x, keras.ops.arange(3), keras.ops.arange(3))
     >>> [round(float(value), 4) for value in rotated[0, 1, 0]]    # cos 1 − sin 1, sin 1 + cos 1
     [-0.3012, 1.3818]
     >>> longer = positions.Rotary(scaling="yarn", factor=4.0, original_max_length=2048)
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> keras_attention.SelfAttention(4, 8, causal=True, position=longer)(x).shape
+    >>> layer = SelfAttention(4, 8, causal=True, position=longer)
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     """
 
@@ -103,33 +104,27 @@ class Rotary(Position):
         long_factors: Sequence[float] | None = None,
         **kwargs: Any,
     ):
-        dim = shapes.check_count("dim", dim, 2, optional=True)
+        super().__init__(**kwargs)
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
         rotated_size(dim, dim or 2, dim or 2)
-        shapes.check_choice("layout", layout, get_args(Layout))
-        shapes.check_choice("scaling", scaling, get_args(Scaling))
-        factor = shapes.check_number("factor", factor, minimum=1)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
+        self.scaling = shapes.check_choice("scaling", scaling, get_args(Scaling))
+        self.factor = shapes.check_number("factor", factor, minimum=1)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` requires `scaling`, which must be one of {get_args(Scaling)[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
-        original_max_length = shapes.check_count(
+        self.original_max_length = shapes.check_count(
             "original_max_length", original_max_length, optional=scaling in (None, "linear")
         )
-        beta_slow = shapes.check_positive("beta_slow", beta_slow)
-        super().__init__(**kwargs)
-        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
-        self.dim = dim
-        self.layout = layout
-        self.scaling = scaling
         # Whether the frequencies depend on L: a key is then rotated by more than its own position.
         self.needs_length = scaling in ("dynamic", "longrope")
         self.encodes_alone = not self.needs_length
-        self.encodes_anew = (str(scaling), original_max_length) if self.needs_length else None
-        self.factor = factor
-        self.original_max_length = original_max_length
+        self.encodes_anew = (str(scaling), self.original_max_length) if self.needs_length else None
+        self.beta_slow = shapes.check_positive("beta_slow", beta_slow)
         self.beta_fast = shapes.check_number("beta_fast", beta_fast, above=beta_slow)
-        self.beta_slow = beta_slow
         self.attention_factor = shapes.check_optional_positive("attention_factor", attention_factor)
         self.truncate = shapes.check_flag("truncate", truncate)
         self.short_factors = self._factors("short_factors", short_factors)
@@ -177,15 +172,8 @@ class Rotary(Position):
 
     def _frequencies(self, size, factors):
         """θ with the divisors of "longrope"."""
-        ramp = self.scaling in ("yarn", "llama3") and (
-            self.scaling,
-            self.original_max_length,
-            self.beta_fast,
-            self.beta_slow,
-            self.truncate,
-        )
-        factor = 1.0 if self.scaling in (None, "dynamic", "longrope") else self.factor
-        found = _frequencies(size, self.max_wavelength, factor, ramp)
+        scaling = self.scaling, self.factor, self.original_max_length, self.truncate
+        found = _frequencies(size, self.max_wavelength, *scaling, self.beta_fast, self.beta_slow)
         if factors is None:
             return found
         if len(factors) != size // 2:
@@ -305,26 +293,26 @@ def angles(positions, frequencies):
 
 
 @functools.lru_cache(maxsize=64)
-def _frequencies(size, max_wavelength, factor, ramp):
-    """θ of each pair, divided by `factor`: all of them, or those beyond the `ramp`."""
+def _frequencies(size, max_wavelength, scaling, factor, length, truncate, beta_fast, beta_slow):
+    """θ of each pair, divided by `factor` in some scalings: all, or those beyond a ramp."""
     pair = np.arange(size // 2)
     theta = float(max_wavelength) ** (-2.0 * pair / size)
+    if scaling in (None, "dynamic", "longrope"):
+        return theta
     kept = 0.0
-    if ramp:
-        scaling, length, beta_fast, beta_slow, truncate = ramp
-        if scaling == "llama3":
-            rotations = length * theta / (2 * math.pi)
-            kept = np.clip((rotations - beta_slow) / (beta_fast - beta_slow), 0, 1)
-        else:
-            # The pair, as a real number, that rotates this many times within the length.
-            first, last = (
-                size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(max_wavelength))
-                for rotations in (beta_fast, beta_slow)
-            )
-            if truncate:
-                first, last = math.floor(first), math.ceil(last)
-            first, last = max(first, 0), min(last, size - 1)
-            kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
+    if scaling == "llama3":
+        rotations = length * theta / (2 * math.pi)
+        kept = np.clip((rotations - beta_slow) / (beta_fast - beta_slow), 0, 1)
+    elif scaling == "yarn":
+        # The pair, as a real number, that rotates this many times within the length.
+        first, last = (
+            size * math.log(length / (2 * math.pi * rotations)) / (2 * math.log(max_wavelength))
+            for rotations in (beta_fast, beta_slow)
+        )
+        if truncate:
+            first, last = math.floor(first), math.ceil(last)
+        first, last = max(first, 0), min(last, size - 1)
+        kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
     return theta * (kept + (1 - kept) / factor)
 
 
@@ -360,10 +348,10 @@ class XPos(Rotary):
             that are too far apart, or as `Rotary`. Positions whose values are known only at run
             time cannot be checked: the scores of those too far apart are limited.
 
-    >>> import keras, keras_attention
-    >>> from keras_attention import positions
-    >>> x = keras.random.normal((2, 5, 32))
-    >>> keras_attention.SelfAttention(4, 8, causal=True, position="xpos")(x).shape
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> layer = SelfAttention(4, 8, causal=True, position="xpos")
+    >>> layer(keras.random.normal((2, 5, 32))).shape
     (2, 5, 32)
     >>> positions.XPos().scales(8).round(2)
     array([0.29, 0.46, 0.64, 0.82])
@@ -424,3 +412,167 @@ class XPos(Rotary):
             widths = [(0, 0)] * (len(powers.shape) - 1) + [(0, x.shape[-1] - size)]
             scaled.append(x * ops.pad(powers, widths, constant_values=1.0))
         return scaled[0], scaled[1]
+
+
+class AxialRotary(Rotary):
+    r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on the differences of rows and of columns.
+
+    Axial rotary embedding (Fang et al. 2024, EVA-02; Heo et al. 2024): the rotary embedding of
+    images. Of d features to rotate on a grid of n axes, each axis has d / n: by
+    its coordinate c the pair i of them, i = 0 … d/(2n) − 1, is rotated by the angle
+    `c · max_wavelength^(−2in / d)`. The first pairs are those of the first axis, the rows.
+    Positions of the prefix are not rotated.
+
+    Args:
+        grid, prefix: as of `patterns.GridWindow`.
+        **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024; `layout`,
+            which is "interleaved" in EVA-02, and "half_split" in Qwen2-VL; `dim`, a multiple of
+            twice the number of axes; `scaling="linear"` with `factor`, the grid's size to that in
+            training, as in EVA-02.
+
+    Raises:
+        ValueError: a number or a name is not as described, the scaling depends on the length
+            ("dynamic", "longrope"), or the number of features to rotate is no multiple of twice
+            the number of axes, exceeds the features, or differs between sides.
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> rotary = positions.AxialRotary((2, 3), layout="interleaved")
+    >>> x = keras.ops.ones((1, 6, 1, 4))
+    >>> rotated, _ = rotary.encode(x, x, keras.ops.arange(6), keras.ops.arange(6))
+    >>> [round(float(value), 4) for value in rotated[0, 3, 0]]    # row 1, column 0
+    [-0.3012, 1.3818, 1.0, 1.0]
+    >>> layer = SelfAttention(4, 8, position=positions.AxialRotary((2, 3)))
+    >>> layer(keras.random.normal((2, 6, 32))).shape
+    (2, 6, 32)
+    """
+
+    counts = False
+
+    def __init__(self, grid: Sequence[int], prefix: int = 0, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.grid, self.prefix = Grid.of(grid, prefix)
+        if self.needs_length:
+            raise ValueError(
+                "`scaling` of AxialRotary must not depend on the length. "
+                f"Received: scaling={self.scaling!r}"
+            )
+
+    def _size(self, query_size, key_size):
+        size = super()._size(query_size, key_size)
+        check_axes(self, size)
+        return size
+
+    def _angles(self, positions, size, last):
+        frequencies = self._frequencies(size // len(self.grid), None)
+        numbers = Grid(self.grid, self.prefix).numbers(positions)
+        found = [angles(along, frequencies) for along in numbers]
+        return ops.concatenate(found, axis=-1)
+
+
+def check_axes(position, size):
+    """Raises unless the axes of a position's grid can share the `size` features."""
+    if size % (2 * len(position.grid)):
+        raise ValueError(
+            f"{type(position).__name__} rotates features in pairs, as many for each axis of the "
+            f"grid, so their number must be a multiple of {2 * len(position.grid)}. "
+            f"Received: {size}"
+        )
+
+
+class MixedRotary(Position):
+    r"""score(i, j) = (R_i q)ᵀ (R_j k), which depends on the differences of rows and of columns.
+
+    RoPE-Mixed (Heo et al. 2024, section 3.2): `R_i` rotates the pair n of features of a head h by
+    the angle `r_i · θ[h, 0, n] + c_i · θ[h, 1, n]`, for row r and column c, with learned θ. So a
+    head can tell diagonals apart, which `AxialRotary` cannot. On a grid of more axes the angle is
+    the sum over all. Positions of the prefix are not rotated.
+
+    θ begins as `u · max_wavelength^(−2n / d)`, with a random unit vector u for each head and pair.
+    The authors' code has two perpendicular directions for each head.
+
+    Heads of queries that share a key share θ. Computed in float32 for every dtype of query and key
+    (in float64 for float64), and rounded once.
+
+    Args:
+        grid, prefix: as of `patterns.GridWindow`.
+        max_wavelength: the longest wavelength at the beginning, divided by 2π.
+        dim: number d of rotated features, the first ones of each head, a multiple of twice the
+            number of axes; None for all.
+        layout: which features form a pair, "half_split" or "interleaved", as in `Rotary`.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number or a name is not as described, the number of features to rotate is no
+            multiple of twice the number of axes, exceeds the features, or differs between sides,
+            or layers of different sizes share it.
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention, positions
+    >>> mixed = positions.MixedRotary((4, 6), prefix=1)
+    >>> layer = SelfAttention(4, 8, position=mixed)
+    >>> layer(keras.random.normal((2, 1 + 24, 32))).shape
+    (2, 25, 32)
+    >>> tuple(mixed.frequencies.shape)    # heads, axes, pairs
+    (4, 2, 4)
+    """
+
+    # Rotating both vectors preserves their inner product.
+    scores = (Dot, ScaledDot, Cosine)
+    encodes_alone = True
+    counts = False
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        prefix: int = 0,
+        max_wavelength: float = 10.0,
+        dim: int | None = None,
+        layout: Layout = "half_split",
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.grid, self.prefix = Grid.of(grid, prefix)
+        self.max_wavelength = shapes.check_number("max_wavelength", max_wavelength, above=1)
+        self.dim = shapes.check_count("dim", dim, 2, optional=True)
+        self.layout = shapes.check_choice("layout", layout, get_args(Layout))
+
+    def build(self, query_shape, key_shape):
+        size = rotated_size(self.dim, query_shape[-1], key_shape[-1])
+        check_axes(self, size)
+        shape = (key_shape[2], len(self.grid), size // 2)
+        self.frequencies = self.add_weight(shape, self._first_frequencies, name="frequencies")
+
+    def _first_frequencies(self, shape, dtype=None):
+        directions = keras.initializers.RandomNormal(stddev=1.0)(shape, dtype=dtype)
+        directions = directions / ops.norm(directions, axis=1, keepdims=True)
+        pair = np.arange(shape[-1])
+        return directions * ops.cast(self.max_wavelength ** (-pair / shape[-1]), directions.dtype)
+
+    def encode(self, query, key, query_positions, key_positions):
+        wide = shapes.accumulation_dtype(query, key)
+        heads, _, pairs = self.frequencies.shape
+        check_shared(self, heads, num_heads=key.shape[2])
+        size = rotated_size(self.dim, query.shape[-1], key.shape[-1])
+        check_shared(self, 2 * pairs, features=size)
+        of_keys = ops.cast(self.frequencies, wide)
+        of_queries = ops.repeat(of_keys, query.shape[2] // heads, axis=0)
+        query = self._rotated(query, query_positions, of_queries)
+        return query, self._rotated(key, key_positions, of_keys)
+
+    def _rotated(self, x, positions, frequencies):
+        """`x` (B, T, H, K) at positions (T,) or (B, T), by frequencies (H, axes, d/2)."""
+        axes = Grid(self.grid, self.prefix).numbers(ops.cast(positions, frequencies.dtype))
+        angles = ops.einsum("...a,han->...hn", ops.stack(axes, axis=-1), frequencies)
+        cos, sin = ops.cos(angles), ops.sin(angles)
+        size, wide = 2 * cos.shape[-1], ops.cast(x, cos.dtype)
+        if self.layout == "half_split":
+            first, second = wide[..., : size // 2], wide[..., size // 2 : size]
+        else:
+            first, second = wide[..., :size:2], wide[..., 1:size:2]
+        # Not the backend's `rotate`, which has no gradient of the angles.
+        turned = paired(first * cos - second * sin, first * sin + second * cos, self.layout)
+        turned = ops.cast(turned, x.dtype)
+        if size == x.shape[-1]:
+            return turned
+        return ops.concatenate([turned, x[..., size:]], axis=-1)

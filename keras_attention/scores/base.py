@@ -25,10 +25,8 @@ def full_precision() -> str:
 
 
 # The methods that define a score: a subclass overrides one of them or more.
-_DEFINING = (
-    *("call", "compare", "factor", "_factor", "prepare", "prepare_query", "prepare_key"),
-    "into_spec",
-)
+_PREPARING = {"prepare", "prepare_query", "prepare_key"}
+_DEFINING = {"call", "compare", "factor", "_factor", "into_spec"} | _PREPARING
 
 
 class Score(saving.ConfigurableLayer, saved=False):
@@ -72,7 +70,7 @@ class Score(saving.ConfigurableLayer, saved=False):
         cls.built_in = cls.__module__.startswith("keras_attention.")
         owned = set().union(*map(vars, cls.__mro__[: cls.__mro__.index(Score)]))
         cls._overridden = frozenset(owned.intersection(_DEFINING))
-        cls.prepares = bool(cls._overridden & {"prepare", "prepare_query", "prepare_key"})
+        cls.prepares = bool(cls._overridden & _PREPARING)
         cls.compares_pairs = "compare" in cls._overridden
 
     def __init__(self, **kwargs: Any):
@@ -82,16 +80,12 @@ class Score(saving.ConfigurableLayer, saved=False):
                 "`prepare_query(self, query)` and `prepare_key(self, key)`. Received: a score with "
                 "none of them"
             )
-        kwargs["dtype"] = kwargs.get("dtype") or full_precision()
         super().__init__(**kwargs)
 
     def build(self, query_shape, key_shape):
         if not self.unequal_sizes:
-            shapes.check_same(
-                f"Numbers of features that {type(self).__name__} compares",
-                query=query_shape[-1],
-                key=key_shape[-1],
-            )
+            what = f"Numbers of features that {type(self).__name__} compares"
+            shapes.check_same(what, query=query_shape[-1], key=key_shape[-1])
 
     def factor(self, size: int) -> float:
         """The multiplier of inner products of `size` features, applied by the kernel in float32."""
@@ -173,10 +167,9 @@ class Learned(Score, saved=False):
         self._sizes: tuple | None = None
 
     def into_spec(self, spec, query, key, key_is_prepared=False):
-        sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
         if not key_is_prepared:
-            if self._sizes is None:
-                self._sizes = sizes
+            sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
+            self._sizes = self._sizes or sizes
             if sizes != self._sizes:
                 raise ValueError(
                     f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "

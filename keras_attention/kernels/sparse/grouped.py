@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_attention.kernels import blockwise
 from keras_attention.kernels.sparse import folding
-from keras_attention.patterns import groups as groups_of_patterns
+from keras_attention.patterns.base import shorter
 from keras_attention.sequences import sizes
 from keras_attention.spec import Positions
 
@@ -37,7 +37,7 @@ def unsupported_reason(spec, query, key, value):
 
 def _groups(spec):
     """The groups of the sequence, which may be shorter than those of the pattern."""
-    return groups_of_patterns.shorter(spec.pattern.groups(), spec.positions.query.shape[0])
+    return shorter(spec.pattern.groups(), spec.positions.query.shape[0])
 
 
 def share(spec):

@@ -87,7 +87,7 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         names = "return_sequences", "return_state", "go_backwards", "unroll", "zero_output_for_mask"
         given = locals()
         flags = {name: shapes.check_flag(name, given[name]) for name in names}
-        super().__init__(cell, **flags, **kwargs)
+        super().__init__(cell=cell, **flags, **kwargs)
 
     def get_config(self):
         config = super().get_config()
