@@ -47,8 +47,17 @@ def count(default, kind=int):
 
 
 def defaults(**fields):
-    """Fields of the kinds of their defaults, as a part of a table; integers are positive."""
-    return {name: read(x, least=1 if type(x) is int else None) for name, x in fields.items()}
+    """Fields of the kinds of their defaults, as a part of a table; integers are positive.
+
+    Those of `ACTIVATED` have names of activations; a `Field` is as it is given.
+    """
+    return {name: _default(name, x) for name, x in fields.items()}
+
+
+def _default(name, x):
+    if isinstance(x, Field):
+        return x
+    return activation(x) if name in ACTIVATED else read(x, least=1 if type(x) is int else None)
 
 
 def nullable(**fields):
@@ -97,7 +106,9 @@ def off(names):
     return each(names, Field(object, False, {False: None, None: None}))
 
 
-# Names of Hugging Face for activations, and ours.
+# Fields of names of activations, these names, and ours.
+ACTIVATED = "hidden_act hidden_activation activation_function activation dense_act_fn".split()
+ACTIVATED += ["classifier_activation", "pooler_hidden_act"]
 ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu", "tanh")}
 ACTIVATIONS |= {"gelu_python": "gelu", "relu2": "relu_squared", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")

@@ -17,24 +17,23 @@ from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.models import Encoder
 
 # Fields of every encoder with tables of tokens and positions.
-ENCODER = {
-    **fields.LANGUAGE,
-    **fields.needs("max_position_embeddings"),
-    **fields.defaults(layer_norm_eps=1e-12),
-    "hidden_act": fields.activation("gelu"),
-    "position_embedding_type": fields.only("absolute", None),
-    **fields.fixed(tie_word_embeddings=True),
-}
-_BERT = {
-    **ENCODER,
-    **fields.LABELS,
-    **fields.defaults(type_vocab_size=2),
+ENCODER = (
+    fields.LANGUAGE
+    | fields.needs("max_position_embeddings")
+    | fields.defaults(layer_norm_eps=1e-12, hidden_act="gelu")
+    | fields.defaults(position_embedding_type=fields.only("absolute", None))
+    | fields.fixed(tie_word_embeddings=True)
+)
+_BERT = (
+    ENCODER
+    | fields.LABELS
+    | fields.defaults(type_vocab_size=2)
     # Of the pooler of the first files.
-    **fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head"),
-    **fields.ignored("not read", "pooler_num_attention_heads pooler_num_fc_layers"),
-}
+    | fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head")
+    | fields.ignored("not read", "pooler_num_attention_heads pooler_num_fc_layers")
+)
 # `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
-ROBERTA = {**_BERT, **fields.fixed(pad_token_id=1)}
+ROBERTA = _BERT | fields.fixed(pad_token_id=1)
 # Names of the dense layer, the norm, the bias and the matrix of a masked language model.
 MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
 # Those of RoBERTa, and of both layers of its classifier.
@@ -145,23 +144,23 @@ _BASES = {
     "full_attention": ("global_rope_theta", 160000.0),
     "sliding_attention": ("local_rope_theta", 10000.0),
 }
-_MODERN = {
-    **fields.LANGUAGE,
-    **rope.fields_by_type(8192, _BASES),
-    **llamas.BIASES,
-    **llamas.TYPES,
-    "hidden_activation": fields.activation("gelu"),
-    **fields.defaults(norm_eps=1e-5, norm_bias=False, global_attn_every_n_layers=3),
-    "local_attention": fields.read(128, least=0),
-    "classifier_activation": fields.activation("gelu"),
-    **fields.defaults(classifier_bias=False, decoder_bias=True),
-    **fields.fixed(tie_word_embeddings=True),
-    **fields.off("causal_mask is_causal"),
-    **fields.ignored("of a classifier, which is not read", "classifier_pooling"),
-    **fields.ignored("how it is computed", "deterministic_flash_attn reference_compile"),
-    **fields.ignored("not read: `norm_eps` is", "layer_norm_eps"),
-    **fields.ignored("not read: positions are rotary", "position_embedding_type"),
-}
+_MODERN = (
+    fields.LANGUAGE
+    | rope.fields_by_type(8192, _BASES)
+    | llamas.BIASES
+    | llamas.TYPES
+    | fields.defaults(hidden_activation="gelu", norm_eps=1e-5, norm_bias=False)
+    | fields.defaults(global_attn_every_n_layers=3)
+    | fields.defaults(local_attention=fields.read(128, least=0))
+    | fields.defaults(classifier_activation="gelu", classifier_bias=False)
+    | fields.defaults(decoder_bias=True)
+    | fields.fixed(tie_word_embeddings=True)
+    | fields.off("causal_mask is_causal")
+    | fields.ignored("of a classifier, which is not read", "classifier_pooling")
+    | fields.ignored("how it is computed", "deterministic_flash_attn reference_compile")
+    | fields.ignored("not read: `norm_eps` is", "layer_norm_eps")
+    | fields.ignored("not read: positions are rotary", "position_embedding_type")
+)
 
 
 def _modernbert(config):

@@ -123,13 +123,11 @@ def _deberta_head(model):
 ARCHITECTURES = {
     "longformer": bert.like_bert(
         "longformer. Longformer",
-        {
-            **bert.ROBERTA,
-            "attention_window": fields.read(512, int | list),
-            "attention_mode": fields.only("longformer", None),
-            **fields.off("ignore_attention_mask"),
-            **fields.ignored("of an export", "onnx_export"),
-        },
+        bert.ROBERTA
+        | fields.defaults(attention_window=fields.read(512, int | list))
+        | fields.defaults(attention_mode=fields.only("longformer", None))
+        | fields.off("ignore_attention_mask")
+        | fields.ignored("of an export", "onnx_export"),
         {
             **bert.block_names(),
             **{
@@ -144,18 +142,15 @@ ARCHITECTURES = {
     ),
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
-        {
-            **fields.COMMON,
-            **fields.LABELS,
-            **fields.renamed(
-                hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
-            ),
-            **fields.needs("vocab_size max_position_embeddings hidden_dim"),
-            "activation": fields.activation("gelu"),
-            **fields.fixed(tie_word_embeddings=True),
-            "tie_weights_": fields.only(True, None),
-            **fields.ignored("sines are stored as a table like any", "sinusoidal_pos_embds"),
-        },
+        fields.COMMON
+        | fields.LABELS
+        | fields.renamed(
+            hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+        )
+        | fields.needs("vocab_size max_position_embeddings hidden_dim")
+        | fields.defaults(activation="gelu", tie_weights_=fields.only(True, None))
+        | fields.fixed(tie_word_embeddings=True)
+        | fields.ignored("sines are stored as a table like any", "sinusoidal_pos_embds"),
         entries.block(
             "sa_layer_norm output_layer_norm",
             "attention. q_lin k_lin v_lin out_lin",
@@ -174,13 +169,11 @@ ARCHITECTURES = {
     ),
     "electra": bert.like_bert(
         "electra. Electra",
-        {
-            **bert.ENCODER,
-            **fields.LABELS,
-            **fields.needs("embedding_size"),
-            **fields.defaults(type_vocab_size=2),
-            **fields.SUMMARY,
-        },
+        bert.ENCODER
+        | fields.LABELS
+        | fields.needs("embedding_size")
+        | fields.defaults(type_vocab_size=2)
+        | fields.SUMMARY,
         bert.block_names(),
         _GENERATOR,
         hidden="gelu",
@@ -194,7 +187,9 @@ ARCHITECTURES = {
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
         # Another number changes only the size of the table, not which rows are read.
-        {**bert.ENCODER, **fields.LABELS, "relative_attention_num_buckets": fields.only(32)},
+        bert.ENCODER
+        | fields.LABELS
+        | fields.defaults(relative_attention_num_buckets=fields.only(32)),
         entries.block(
             "attention.LayerNorm output.LayerNorm",
             "attention.attn. q k v o",
@@ -208,16 +203,14 @@ ARCHITECTURES = {
     ),
     "albert": bert.like_bert(
         "albert. Albert",
-        {
-            **bert.ENCODER,
-            **fields.needs("embedding_size"),
-            **fields.defaults(num_hidden_groups=1, inner_group_num=1, type_vocab_size=2),
-            "hidden_act": fields.activation("gelu_new"),
-            **fields.ignored(
-                "not read",
-                "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
-            ),
-        },
+        bert.ENCODER
+        | fields.needs("embedding_size")
+        | fields.defaults(num_hidden_groups=1, inner_group_num=1, type_vocab_size=2)
+        | fields.defaults(hidden_act="gelu_new")
+        | fields.ignored(
+            "not read",
+            "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
+        ),
         _albert_blocks,
         "predictions. dense LayerNorm bias decoder",
         heads=("ForMaskedLM", "ForPreTraining"),
@@ -229,24 +222,21 @@ ARCHITECTURES = {
     # The discriminator that version 3 was trained as is left out.
     "deberta-v2": bert.like_bert(
         "deberta. DebertaV2",
-        {
-            **bert.ENCODER,
-            **fields.LABELS,
-            "type_vocab_size": fields.read(0, least=0),
-            "pooler_hidden_act": fields.activation("gelu"),
-            **fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True),
-            **fields.each("position_buckets max_relative_positions", fields.read(-1)),
-            # Only the sizes that follow from the width: others are other models.
-            **fields.each("embedding_size attention_head_size", fields.count(None)),
-            "pooler_hidden_size": fields.count(None),
-            # With other values it is another attention. The defaults are those of plain attention.
-            **fields.each("relative_attention share_att_key", fields.only(False, True)),
-            "pos_att_type": fields.only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"),
-            "norm_rel_ebd": fields.only("none", "layer_norm"),
-            "conv_kernel_size": fields.only(0),
-            **fields.ignored("of the convolution, which is not supported", "conv_act conv_groups"),
-            **fields.ignored("not read", "padding_idx summary_type"),
-        },
+        bert.ENCODER
+        | fields.LABELS
+        | fields.defaults(type_vocab_size=fields.read(0, least=0), pooler_hidden_act="gelu")
+        | fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True)
+        | fields.defaults(pooler_hidden_size=fields.count(None))
+        | fields.defaults(pos_att_type=fields.only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"))
+        | fields.defaults(norm_rel_ebd=fields.only("none", "layer_norm"))
+        | fields.defaults(conv_kernel_size=fields.only(0))
+        | fields.each("position_buckets max_relative_positions", fields.read(-1))
+        # Only the sizes that follow from the width: others are other models.
+        | fields.each("embedding_size attention_head_size", fields.count(None))
+        # With other values it is another attention. The defaults are those of plain attention.
+        | fields.each("relative_attention share_att_key", fields.only(False, True))
+        | fields.ignored("of the convolution, which is not supported", "conv_act conv_groups")
+        | fields.ignored("not read", "padding_idx summary_type"),
         bert.block_names("self.query_proj self.key_proj self.value_proj output.dense"),
         pooled="pooler_hidden_act",
         parts=_deberta,

@@ -53,22 +53,22 @@ def _in_turn(name, owner, *roles):
 
 # DeepSeek-V3 has latent attention, and experts in groups beside one that all tokens use
 
-_DEEPSEEK = {
-    **llamas.stack(4096),
-    **fields.nullable(num_key_value_heads=128, q_lora_rank=1536),
-    "head_dim": fields.count(None),
-    **fields.defaults(kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128),
-    **fields.defaults(moe_intermediate_size=2048, n_routed_experts=256, n_shared_experts=1),
-    **fields.defaults(num_experts_per_tok=8, n_group=8, topk_group=4, routed_scaling_factor=2.5),
-    **fields.defaults(norm_topk_prob=True, rope_interleave=True, attention_bias=False),
-    "num_local_experts": fields.same_as("n_routed_experts"),
-    "first_k_dense_replace": fields.read(3, least=0),
+_DEEPSEEK = (
+    llamas.stack(4096)
+    | fields.nullable(num_key_value_heads=128, q_lora_rank=1536)
+    | fields.defaults(head_dim=fields.count(None), kv_lora_rank=512, qk_rope_head_dim=64)
+    | fields.defaults(qk_nope_head_dim=128, v_head_dim=128, moe_intermediate_size=2048)
+    | fields.defaults(n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=8)
+    | fields.defaults(n_group=8, topk_group=4, routed_scaling_factor=2.5)
+    | fields.defaults(norm_topk_prob=True, rope_interleave=True, attention_bias=False)
+    | fields.defaults(num_local_experts=fields.same_as("n_routed_experts"))
+    | fields.defaults(first_k_dense_replace=fields.read(3, least=0))
     # What the class has no other value for.
-    **fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
-    **fields.fixed(output_router_logits=False),
-    **fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers"),
-    **fields.ignored("the sum of two others", "qk_head_dim"),
-}
+    | fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
+    | fields.fixed(output_router_logits=False)
+    | fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers")
+    | fields.ignored("the sum of two others", "qk_head_dim")
+)
 
 
 def _deepseek(config, n):
@@ -134,14 +134,11 @@ def _rotated_first(name, owner, path, of_latent=None):
 _GATED = "gate_proj up_proj down_proj"
 ARCHITECTURES = {
     "mixtral": llamas.llama(
-        {
-            **llamas.stack(131072, theta=1000000.0),
-            **_EXPERTS,
-            **fields.defaults(num_local_experts=8, num_experts_per_tok=2),
-            **fields.defaults(num_key_value_heads=8, rms_norm_eps=1e-5),
-            **fields.nullable(sliding_window=None),
-            "num_experts": fields.same_as("num_local_experts"),
-        },
+        llamas.stack(131072, theta=1000000.0)
+        | _EXPERTS
+        | fields.defaults(num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=8)
+        | fields.defaults(rms_norm_eps=1e-5, num_experts=fields.same_as("num_local_experts"))
+        | fields.nullable(sliding_window=None),
         lambda config, n: mixture(config, "num_local_experts", "intermediate_size"),
         {
             **llamas.BRANCHES,
@@ -150,18 +147,16 @@ ARCHITECTURES = {
         },
     ),
     "qwen3_moe": llamas.llama(
-        {
-            **llamas.stack(32768),
-            **_EXPERTS,
-            **llamas.WINDOWS,
-            **fields.defaults(num_key_value_heads=4, moe_intermediate_size=768, num_experts=128),
-            "num_local_experts": fields.same_as("num_experts"),
-            **fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1),
-            "mlp_only_layers": fields.read(None, list | None),
-            **fields.fixed(attention_bias=False),
-            **fields.off("mlp_bias"),
-            **fields.ignored("not read", "max_window_layers"),
-        },
+        llamas.stack(32768)
+        | _EXPERTS
+        | llamas.WINDOWS
+        | fields.defaults(num_key_value_heads=4, moe_intermediate_size=768, num_experts=128)
+        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+        | fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1)
+        | fields.defaults(mlp_only_layers=fields.read(None, list | None))
+        | fields.fixed(attention_bias=False)
+        | fields.off("mlp_bias")
+        | fields.ignored("not read", "max_window_layers"),
         _qwen3,
         {
             **llamas.BRANCHES,
@@ -171,20 +166,18 @@ ARCHITECTURES = {
         },
     ),
     "gpt_oss": llamas.llama(
-        {
-            **fields.LANGUAGE,
-            **rope.fields(131072, theta=150000.0),
-            **llamas.TYPES,
-            **fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0),
-            **fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5),
-            **fields.defaults(tie_word_embeddings=False),
-            **fields.nullable(sliding_window=128),
-            "num_experts": fields.same_as("num_local_experts"),
-            # `swiglu_alpha` is the slope of `quick_gelu`.
-            **fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True),
-            **fields.fixed(output_router_logits=False),
-            **fields.ignored("not read", "experts_per_token initial_context_length"),
-        },
+        fields.LANGUAGE
+        | rope.fields(131072, theta=150000.0)
+        | llamas.TYPES
+        | fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0)
+        | fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5)
+        | fields.defaults(tie_word_embeddings=False)
+        | fields.defaults(num_experts=fields.same_as("num_local_experts"))
+        | fields.nullable(sliding_window=128)
+        # `swiglu_alpha` is the slope of `quick_gelu`.
+        | fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True)
+        | fields.fixed(output_router_logits=False)
+        | fields.ignored("not read", "experts_per_token initial_context_length"),
         _gpt_oss,
         {
             **llamas.BRANCHES,

@@ -21,27 +21,25 @@ from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
 from keras_attention.models import Embeddings, Encoder, Logits
 
-IMAGES = {
-    **fields.COMMON,
-    "image_size": fields.read(224, int | list),
-    **fields.defaults(num_channels=3),
-    "hidden_act": fields.activation("gelu"),
-    **fields.fixed(qkv_bias=True),
-}
+IMAGES = (
+    fields.COMMON
+    | fields.defaults(image_size=fields.read(224, int | list), num_channels=3)
+    | fields.defaults(hidden_act="gelu")
+    | fields.fixed(qkv_bias=True)
+)
 _FEATURE_MAPS = fields.ignored(
     "of feature maps", "stage_names out_features out_indices _out_features _out_indices"
 )
-_VIT = {
-    **IMAGES,
-    **fields.SIZES,
-    **fields.LABELS,
-    "patch_size": fields.read(16, int | list),
-    **fields.defaults(layer_norm_eps=1e-12),
-    **fields.ignored(
+_VIT = (
+    IMAGES
+    | fields.SIZES
+    | fields.LABELS
+    | fields.defaults(patch_size=fields.read(16, int | list), layer_norm_eps=1e-12)
+    | fields.ignored(
         "of a pooler and a decoder, which are not read",
         "encoder_stride pooler_output_size pooler_act",
-    ),
-}
+    )
+)
 
 
 def embeddings(config, tokens, use_bias=True, **options):
@@ -151,19 +149,19 @@ _POOLER = {r"pooler\..*": "of another task"}
 # Each stage is an `Encoder`, whose tokens are those of the stage before it. A classifier has one
 # vector of logits, of the mean of all patches. The windows divide the grids of all stages.
 
-_SWIN = {
-    **IMAGES,
-    **fields.LABELS,
-    "patch_size": fields.read(4, int | list),
-    "depths": fields.read((2, 2, 6, 2), list),
-    "num_heads": fields.read((3, 6, 12, 24), list),
-    "num_attention_heads": fields.same_as("num_heads"),
-    **fields.defaults(embed_dim=96, window_size=7, mlp_ratio=4.0, layer_norm_eps=1e-5),
-    **fields.defaults(use_absolute_embeddings=False),
-    **fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers"),
-    **fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm"),
-    **_FEATURE_MAPS,
-}
+_SWIN = (
+    IMAGES
+    | fields.LABELS
+    | fields.defaults(patch_size=fields.read(4, int | list))
+    | fields.defaults(depths=fields.read((2, 2, 6, 2), list))
+    | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list))
+    | fields.defaults(num_attention_heads=fields.same_as("num_heads"), embed_dim=96)
+    | fields.defaults(window_size=7, mlp_ratio=4.0, layer_norm_eps=1e-5)
+    | fields.defaults(use_absolute_embeddings=False)
+    | fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers")
+    | fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm")
+    | _FEATURE_MAPS
+)
 
 
 def _swin(config):
@@ -257,22 +255,21 @@ def _swin_layers(name, model):
 # others are as they are before the norm.
 
 PARTS = ("text", "vision")
-FIELDS = {
-    **fields.COMMON,
-    **fields.defaults(projection_dim=512),
-    **{f"{name}_config": fields.read(None, dict | None) for name in PARTS},
+FIELDS = (
+    fields.COMMON
+    | fields.defaults(projection_dim=512)
+    | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
     # Unless null, replaces the whole configuration of a tower.
-    **{f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS},
-    **fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
-}
+    | {f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS}
+    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value")
+)
 # Fields of both towers, with the sizes that files may leave out.
-_TOWER = {
-    **fields.COMMON,
-    **fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5),
-    **fields.nullable(projection_dim=512),
-    "hidden_act": fields.activation("quick_gelu"),
-    **fields.ignored("a tower has no logits of tokens", "tie_word_embeddings"),
-}
+_TOWER = (
+    fields.COMMON
+    | fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+    | fields.nullable(projection_dim=512)
+    | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
+)
 
 
 def tower(values, where, name):
@@ -322,15 +319,13 @@ ARCHITECTURES = {
     "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=_POOLER),
     "dinov2": _like_vit(
         "dinov2. Dinov2",
-        {
-            **IMAGES,
-            **{name: x for name, x in fields.SIZES.items() if name != "intermediate_size"},
-            **fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6),
-            "patch_size": fields.read(14, int | list),
-            **fields.fixed(use_swiglu_ffn=False),
-            **fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states"),
-            **_FEATURE_MAPS,
-        },
+        IMAGES
+        | {name: x for name, x in fields.SIZES.items() if name != "intermediate_size"}
+        | fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6)
+        | fields.defaults(patch_size=fields.read(14, int | list))
+        | fields.fixed(use_swiglu_ffn=False)
+        | fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states")
+        | _FEATURE_MAPS,
         {
             **entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2"),
             "layer_scale1.lambda1": "attention_output_norm.scale",
@@ -357,11 +352,9 @@ ARCHITECTURES = {
         input_shape=input_shape,
     ),
     "clip_text_model": Architecture(
-        {
-            **_TOWER,
-            **fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048),
-            **fields.defaults(num_attention_heads=8, max_position_embeddings=77),
-        },
+        _TOWER
+        | fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
+        | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
         functools.partial(_clip, name="Text"),
         {
             "embeddings.token_embedding.weight": "embeddings.tokens.table",
@@ -374,12 +367,10 @@ ARCHITECTURES = {
         unread=_others("vision", "visual"),
     ),
     "clip_vision_model": Architecture(
-        {
-            **_TOWER,
-            **fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072),
-            **fields.defaults(num_attention_heads=12, num_channels=3),
-            **fields.defaults(image_size=224, patch_size=32),
-        },
+        _TOWER
+        | fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072)
+        | fields.defaults(num_attention_heads=12, num_channels=3, image_size=224)
+        | fields.defaults(patch_size=32),
         functools.partial(_clip, name="Vision"),
         {
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
