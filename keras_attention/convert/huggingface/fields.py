@@ -75,8 +75,8 @@ def only(*values):
 
 
 def fixed(**fields):
-    """Fields of which only the default is supported, as a part of a table."""
-    return {name: only(value) for name, value in fields.items()}
+    """Fields of which only the default is supported, or a tuple of values, the first by default."""
+    return {name: only(*(x if type(x) is tuple else (x,))) for name, x in fields.items()}
 
 
 def same_as(name):
@@ -106,9 +106,9 @@ def off(names):
     return each(names, Field(object, False, {False: None, None: None}))
 
 
-# Fields of names of activations, these names, and ours.
-ACTIVATED = "hidden_act hidden_activation activation_function activation dense_act_fn".split()
-ACTIVATED += ["classifier_activation", "pooler_hidden_act"]
+# Fields that have names of activations, these names, and ours.
+ACTIVATED = ("hidden_act", "hidden_activation", "activation_function", "activation")
+ACTIVATED += ("dense_act_fn", "classifier_activation", "pooler_hidden_act")
 ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu", "tanh")}
 ACTIVATIONS |= {"gelu_python": "gelu", "relu2": "relu_squared", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")

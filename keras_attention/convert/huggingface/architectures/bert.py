@@ -21,8 +21,7 @@ ENCODER = (
     fields.LANGUAGE
     | fields.needs("max_position_embeddings")
     | fields.defaults(layer_norm_eps=1e-12, hidden_act="gelu")
-    | fields.defaults(position_embedding_type=fields.only("absolute", None))
-    | fields.fixed(tie_word_embeddings=True)
+    | fields.fixed(position_embedding_type=("absolute", None), tie_word_embeddings=True)
 )
 _BERT = (
     ENCODER
@@ -149,11 +148,9 @@ _MODERN = (
     | rope.fields_by_type(8192, _BASES)
     | llamas.BIASES
     | llamas.TYPES
-    | fields.defaults(hidden_activation="gelu", norm_eps=1e-5, norm_bias=False)
-    | fields.defaults(global_attn_every_n_layers=3)
-    | fields.defaults(local_attention=fields.read(128, least=0))
+    | fields.defaults(hidden_activation="gelu", norm_eps=1e-5, norm_bias=False, decoder_bias=True)
+    | fields.defaults(global_attn_every_n_layers=3, local_attention=fields.read(128, least=0))
     | fields.defaults(classifier_activation="gelu", classifier_bias=False)
-    | fields.defaults(decoder_bias=True)
     | fields.fixed(tie_word_embeddings=True)
     | fields.off("causal_mask is_causal")
     | fields.ignored("of a classifier, which is not read", "classifier_pooling")

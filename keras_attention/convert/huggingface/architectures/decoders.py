@@ -145,8 +145,7 @@ ARCHITECTURES = {
         fields.LANGUAGE
         | _NEOX_ROPE
         | fields.defaults(rotary_emb_base=10000.0, rotary_pct=0.25, layer_norm_eps=1e-5)
-        | fields.defaults(use_parallel_residual=True, tie_word_embeddings=False)
-        | fields.defaults(hidden_act="gelu")
+        | fields.defaults(use_parallel_residual=True, tie_word_embeddings=False, hidden_act="gelu")
         | fields.fixed(attention_bias=True),
         "gpt_neox. embed_in layers final_layer_norm",
         entries.block(_NORMS, "attention. query_key_value dense", _NETWORK, _BY_HEAD),
@@ -179,12 +178,11 @@ ARCHITECTURES = {
         fields.COMMON
         | rope.fields(2048)
         | fields.needs("vocab_size hidden_size num_hidden_layers num_attention_heads")
-        | fields.defaults(n_embed=fields.same_as("hidden_size"), activation="gelu")
-        | fields.defaults(layer_norm_epsilon=1e-5, bias=False, new_decoder_architecture=False)
+        | fields.defaults(n_embed=fields.same_as("hidden_size"), activation="gelu", bias=False)
+        | fields.defaults(layer_norm_epsilon=1e-5, new_decoder_architecture=False)
         | fields.defaults(multi_query=True, parallel_attn=True, tie_word_embeddings=True)
-        | fields.defaults(ff_factor=fields.only(4, None))
-        | fields.nullable(num_kv_heads=None, ffn_hidden_size=None)
-        | fields.nullable(num_ln_in_parallel_attn=None)
+        | fields.fixed(ff_factor=(4, None))
+        | fields.nullable(num_kv_heads=None, ffn_hidden_size=None, num_ln_in_parallel_attn=None)
         # Its own code rounds the penalties of ALiBi to bfloat16.
         | fields.fixed(alibi=False)
         | fields.off("apply_residual_connection_post_layernorm")
@@ -245,9 +243,8 @@ ARCHITECTURES = {
         | fields.needs("vocab_size hidden_size ffn_dim num_hidden_layers num_attention_heads")
         | fields.needs("max_position_embeddings")
         | fields.nullable(word_embed_proj_dim=None)
-        | fields.defaults(activation_function="relu", do_layer_norm_before=True)
-        | fields.defaults(_remove_final_layer_norm=False, enable_bias=True)
-        | fields.defaults(tie_word_embeddings=True)
+        | fields.defaults(activation_function="relu", do_layer_norm_before=True, enable_bias=True)
+        | fields.defaults(_remove_final_layer_norm=False, tie_word_embeddings=True)
         | fields.fixed(layer_norm_elementwise_affine=True),
         "model. decoder.embed_tokens decoder.layers decoder.final_layer_norm",
         entries.block(

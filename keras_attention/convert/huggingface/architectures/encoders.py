@@ -125,7 +125,7 @@ ARCHITECTURES = {
         "longformer. Longformer",
         bert.ROBERTA
         | fields.defaults(attention_window=fields.read(512, int | list))
-        | fields.defaults(attention_mode=fields.only("longformer", None))
+        | fields.fixed(attention_mode=("longformer", None))
         | fields.off("ignore_attention_mask")
         | fields.ignored("of an export", "onnx_export"),
         {
@@ -187,9 +187,7 @@ ARCHITECTURES = {
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
         # Another number changes only the size of the table, not which rows are read.
-        bert.ENCODER
-        | fields.LABELS
-        | fields.defaults(relative_attention_num_buckets=fields.only(32)),
+        bert.ENCODER | fields.LABELS | fields.fixed(relative_attention_num_buckets=32),
         entries.block(
             "attention.LayerNorm output.LayerNorm",
             "attention.attn. q k v o",
@@ -227,9 +225,8 @@ ARCHITECTURES = {
         | fields.defaults(type_vocab_size=fields.read(0, least=0), pooler_hidden_act="gelu")
         | fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True)
         | fields.defaults(pooler_hidden_size=fields.count(None))
-        | fields.defaults(pos_att_type=fields.only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"))
-        | fields.defaults(norm_rel_ebd=fields.only("none", "layer_norm"))
-        | fields.defaults(conv_kernel_size=fields.only(0))
+        | fields.fixed(pos_att_type=(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"))
+        | fields.fixed(norm_rel_ebd=("none", "layer_norm"), conv_kernel_size=0)
         | fields.each("position_buckets max_relative_positions", fields.read(-1))
         # Only the sizes that follow from the width: others are other models.
         | fields.each("embedding_size attention_head_size", fields.count(None))

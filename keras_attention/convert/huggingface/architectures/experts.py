@@ -10,13 +10,14 @@ from keras_attention.layers.blocks.feed_forward import MixtureOfExperts
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 
 _EXPERTS = fields.fixed(output_router_logits=False)
+_GATED = "gate_proj up_proj down_proj"
 
 
 def mixture(config, experts, size, **options):
     """The options of a block of gated experts, by the fields of how many and how large they are."""
-    options = {"activation": config["hidden_act"], "use_bias": False, **options}
+    options = {"activation": config["hidden_act"], "use_bias": False, "gated": True, **options}
     counts = config[experts], config["num_experts_per_tok"], config[size]
-    layer = MixtureOfExperts(*counts, gated=True, name="experts", **options)
+    layer = MixtureOfExperts(*counts, name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
 
@@ -35,9 +36,8 @@ _YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=409
 
 
 def _gpt_oss(config, n):
-    options = {"activation": "quick_gelu", "use_bias": True, "offset": 1.0}
-    options["limit"] = config["swiglu_limit"]
-    return mixture(config, "num_local_experts", "intermediate_size", **options)
+    options = {"activation": "quick_gelu", "use_bias": True, "limit": config["swiglu_limit"]}
+    return mixture(config, "num_local_experts", "intermediate_size", offset=1.0, **options)
 
 
 @entries.layout
@@ -57,10 +57,10 @@ _DEEPSEEK = (
     llamas.stack(4096)
     | fields.nullable(num_key_value_heads=128, q_lora_rank=1536)
     | fields.defaults(head_dim=fields.count(None), kv_lora_rank=512, qk_rope_head_dim=64)
-    | fields.defaults(qk_nope_head_dim=128, v_head_dim=128, moe_intermediate_size=2048)
+    | fields.defaults(qk_nope_head_dim=128, v_head_dim=128, moe_intermediate_size=2048, n_group=8)
     | fields.defaults(n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=8)
-    | fields.defaults(n_group=8, topk_group=4, routed_scaling_factor=2.5)
-    | fields.defaults(norm_topk_prob=True, rope_interleave=True, attention_bias=False)
+    | fields.defaults(topk_group=4, routed_scaling_factor=2.5, norm_topk_prob=True)
+    | fields.defaults(rope_interleave=True, attention_bias=False)
     | fields.defaults(num_local_experts=fields.same_as("n_routed_experts"))
     | fields.defaults(first_k_dense_replace=fields.read(3, least=0))
     # What the class has no other value for.
@@ -131,56 +131,51 @@ def _rotated_first(name, owner, path, of_latent=None):
     return [Entry(f"{name}.{kind}", (x,), split, join) for kind, x in found.items()]
 
 
-_GATED = "gate_proj up_proj down_proj"
 ARCHITECTURES = {
     "mixtral": llamas.llama(
-        llamas.stack(131072, theta=1000000.0)
+        llamas.stack(131072, theta=1e6, rms_norm_eps=1e-5, num_key_value_heads=8)
         | _EXPERTS
-        | fields.defaults(num_local_experts=8, num_experts_per_tok=2, num_key_value_heads=8)
-        | fields.defaults(rms_norm_eps=1e-5, num_experts=fields.same_as("num_local_experts"))
+        | fields.defaults(num_local_experts=8, num_experts_per_tok=2)
+        | fields.defaults(num_experts=fields.same_as("num_local_experts"))
         | fields.nullable(sliding_window=None),
         lambda config, n: mixture(config, "num_local_experts", "intermediate_size"),
-        {
-            **llamas.BRANCHES,
+        llamas.BRANCHES
+        | {
             "block_sparse_moe.gate": "feed_forward.router",
             "block_sparse_moe.experts": entries.experts("w1 w3 w2"),
         },
     ),
     "qwen3_moe": llamas.llama(
-        llamas.stack(32768)
+        llamas.stack(32768, num_key_value_heads=4, moe_intermediate_size=768, num_experts=128)
         | _EXPERTS
         | llamas.WINDOWS
-        | fields.defaults(num_key_value_heads=4, moe_intermediate_size=768, num_experts=128)
-        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
         | fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1)
+        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
         | fields.defaults(mlp_only_layers=fields.read(None, list | None))
         | fields.fixed(attention_bias=False)
         | fields.off("mlp_bias")
         | fields.ignored("not read", "max_window_layers"),
         _qwen3,
-        {
-            **llamas.BRANCHES,
-            **llamas.GATED,
-            "mlp.gate": "feed_forward.router",
-            "mlp.experts": entries.experts(_GATED),
-        },
+        llamas.BRANCHES
+        | llamas.GATED
+        | {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)},
     ),
     "gpt_oss": llamas.llama(
         fields.LANGUAGE
         | rope.fields(131072, theta=150000.0)
         | llamas.TYPES
+        | _EXPERTS
         | fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0)
         | fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5)
-        | fields.defaults(tie_word_embeddings=False)
         | fields.defaults(num_experts=fields.same_as("num_local_experts"))
+        | fields.defaults(tie_word_embeddings=False)
         | fields.nullable(sliding_window=128)
         # `swiglu_alpha` is the slope of `quick_gelu`.
         | fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True)
-        | fields.fixed(output_router_logits=False)
         | fields.ignored("not read", "experts_per_token initial_context_length"),
         _gpt_oss,
-        {
-            **llamas.BRANCHES,
+        llamas.BRANCHES
+        | {
             "self_attn.sinks": "attention.sink",
             "mlp.router": "feed_forward.router",
             "mlp.experts.gate_up_proj": _in_turn("gate_kernel", "intermediate_kernel"),
@@ -195,9 +190,10 @@ ARCHITECTURES = {
     "deepseek_v3": llamas.llama(
         _DEEPSEEK,
         _deepseek,
-        {
-            **llamas.NORMS,
-            **llamas.GATED,
+        llamas.NORMS
+        | llamas.GATED
+        | entries.network(f"mlp.shared_experts. {_GATED}", "feed_forward.shared")
+        | {
             "self_attn.q_proj": _rotated_first("attention.query_dense", of_latent=False),
             "self_attn.q_b_proj": _rotated_first("attention.query_dense", of_latent=True),
             "self_attn.q_a_proj": "attention.query_latent_dense",
@@ -209,7 +205,6 @@ ARCHITECTURES = {
             "mlp.gate": "feed_forward.router",
             "mlp.gate.e_score_correction_bias": "feed_forward.correction_bias",
             "mlp.experts": entries.experts(_GATED),
-            **entries.network(f"mlp.shared_experts. {_GATED}", "feed_forward.shared"),
         },
         # Of the published model; `transformers` does not read it either.
         unread={r"layers\.61\..*": "a layer that predicts a further token"},

@@ -6,8 +6,6 @@ whose logits are the mean of two classifiers, and the classifiers of DINOv2, whi
 of the patches too, as is the gated network of its largest model. Images have the table's size.
 """
 
-import functools
-
 import keras
 
 from keras_attention import patterns, positions
@@ -23,8 +21,7 @@ from keras_attention.models import Embeddings, Encoder, Logits
 
 IMAGES = (
     fields.COMMON
-    | fields.defaults(image_size=fields.read(224, int | list), num_channels=3)
-    | fields.defaults(hidden_act="gelu")
+    | fields.defaults(image_size=fields.read(224, int | list), num_channels=3, hidden_act="gelu")
     | fields.fixed(qkv_bias=True)
 )
 _FEATURE_MAPS = fields.ignored(
@@ -85,7 +82,7 @@ def _like_vit(
     names,
     fields,
     tensors,
-    options=None,
+    options=lambda config: {"residual": "pre"},
     tokens=("cls_token",),
     heads=("ForImageClassification",),
     **given,
@@ -100,7 +97,7 @@ def _like_vit(
 
     def make(config):
         has_head = stacks.has_head(config, name, heads)
-        further = {"residual": "pre"} if options is None else options(config)
+        further = options(config)
         return Encoder(
             stacks.blocks(config, lambda n: further),
             embeddings(config, tokens),
@@ -152,12 +149,10 @@ _POOLER = {r"pooler\..*": "of another task"}
 _SWIN = (
     IMAGES
     | fields.LABELS
-    | fields.defaults(patch_size=fields.read(4, int | list))
-    | fields.defaults(depths=fields.read((2, 2, 6, 2), list))
-    | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list))
-    | fields.defaults(num_attention_heads=fields.same_as("num_heads"), embed_dim=96)
-    | fields.defaults(window_size=7, mlp_ratio=4.0, layer_norm_eps=1e-5)
-    | fields.defaults(use_absolute_embeddings=False)
+    | fields.defaults(patch_size=fields.read(4, int | list), embed_dim=96, window_size=7)
+    | fields.defaults(depths=fields.read((2, 2, 6, 2), list), mlp_ratio=4.0, layer_norm_eps=1e-5)
+    | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list), use_absolute_embeddings=False)
+    | fields.defaults(num_attention_heads=fields.same_as("num_heads"))
     | fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers")
     | fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm")
     | _FEATURE_MAPS
@@ -228,22 +223,22 @@ def _encoders(model):
     return [*(_encoders(first) if isinstance(first, Encoder) else []), model]
 
 
-def _swin_embeddings(name, model):
+def _swin_tensors(name, model):
+    """The tensors of all stages, and of what is before and between them."""
+    stages = _encoders(model)
     table = {
         "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
         "norm": "tokens.layers.2",
         "position_embeddings": entries.axes("positions.embeddings", 3),
     }
-    return entries.of(table, _encoders(model)[0].embeddings, name)
-
-
-def _swin_layers(name, model):
-    found = []
-    for n, stage in enumerate(_encoders(model)):
-        found += entries.of({"blocks": entries.blocks(_SWIN_BLOCK)}, stage, f"{name}.{n}.")
+    found = entries.of(table, stages[0].embeddings, f"{name}embeddings.")
+    for n, stage in enumerate(stages):
+        layers = f"{name}encoder.layers"
+        found += entries.of({f"{layers}.{n}.blocks": entries.blocks(_SWIN_BLOCK)}, stage)
         if n:
-            merging, path = stage.embeddings.tokens.layers[1], f"{name}.{n - 1}.downsample."
-            found += entries.of({"norm": "norm", "reduction": "dense"}, merging, path)
+            table = {"norm": "norm", "reduction": "dense"}
+            merging = stage.embeddings.tokens.layers[1]
+            found += entries.of(table, merging, f"{layers}.{n - 1}.downsample.")
     return found
 
 
@@ -286,21 +281,6 @@ def tower(values, where, name):
     }, f"{field} of {where}"
 
 
-def _clip(config, name):
-    """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
-    logits = None
-    if name == "Text":
-        table = stacks.positions(config["max_position_embeddings"])
-        embedded = stacks.embeddings(config, positions=table)
-    else:
-        norm = stacks.norm(config)
-        embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
-    if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
-        logits = Logits(config["projection_dim"], tied=False, name="projection")
-    blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
-    return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
-
-
 _BLOCKS = entries.blocks(
     entries.block(
         "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
@@ -308,10 +288,35 @@ _BLOCKS = entries.blocks(
 )
 
 
-def _others(tower, projection):
-    """The tensors of the other tower, and of both."""
-    pattern = rf"{tower}_model\..*|{projection}_projection\.weight|logit_scale"
-    return {**architecture.COUNTED, pattern: "of the other tower, and of both"}
+def _clip(name, fields, tensors, **given):
+    """The `Architecture` of a tower, whose class may have the projection to the space of both."""
+    towers = {"Text": ("text", "text"), "Vision": ("vision", "visual")}
+    tower, projection = towers.pop(name)
+    [(other, of_other)] = towers.values()
+
+    def make(config):
+        logits = None
+        if name == "Text":
+            table = stacks.positions(config["max_position_embeddings"])
+            embedded = stacks.embeddings(config, positions=table)
+        else:
+            norm = stacks.norm(config)
+            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+        if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
+            logits = Logits(config["projection_dim"], tied=False, name="projection")
+        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
+        return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
+
+    pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
+    return Architecture(
+        _TOWER | fields,
+        make,
+        {"encoder.layers": _BLOCKS, **tensors},
+        prefix=f"{tower}_model.",
+        head={f"{projection}_projection": "logits.dense"},
+        unread={**architecture.COUNTED, pattern: "of the other tower, and of both"},
+        **given,
+    )
 
 
 ARCHITECTURES = {
@@ -321,8 +326,7 @@ ARCHITECTURES = {
         "dinov2. Dinov2",
         IMAGES
         | {name: x for name, x in fields.SIZES.items() if name != "intermediate_size"}
-        | fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6)
-        | fields.defaults(patch_size=fields.read(14, int | list))
+        | fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6, patch_size=fields.read(14, int | list))
         | fields.fixed(use_swiglu_ffn=False)
         | fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states")
         | _FEATURE_MAPS,
@@ -338,11 +342,7 @@ ARCHITECTURES = {
     "swin": Architecture(
         _SWIN,
         _swin,
-        {
-            "embeddings.": _swin_embeddings,
-            "encoder.layers": _swin_layers,
-            "layernorm": "final_norm",
-        },
+        {"": _swin_tensors, "layernorm": "final_norm"},
         prefix="swin.",
         head={"classifier": "logits.dense"},
         unread={
@@ -351,38 +351,27 @@ ARCHITECTURES = {
         },
         input_shape=input_shape,
     ),
-    "clip_text_model": Architecture(
-        _TOWER
-        | fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
+    "clip_text_model": _clip(
+        "Text",
+        fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
         | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
-        functools.partial(_clip, name="Text"),
         {
             "embeddings.token_embedding.weight": "embeddings.tokens.table",
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
-            "encoder.layers": _BLOCKS,
             "final_layer_norm": "final_norm",
         },
-        prefix="text_model.",
-        head={"text_projection": "logits.dense"},
-        unread=_others("vision", "visual"),
     ),
-    "clip_vision_model": Architecture(
-        _TOWER
-        | fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072)
-        | fields.defaults(num_attention_heads=12, num_channels=3, image_size=224)
-        | fields.defaults(patch_size=32),
-        functools.partial(_clip, name="Vision"),
+    "clip_vision_model": _clip(
+        "Vision",
+        fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072)
+        | fields.defaults(num_attention_heads=12, num_channels=3, image_size=224, patch_size=32),
         {
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
             "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
             "pre_layrnorm": "embeddings.norm",
-            "encoder.layers": _BLOCKS,
             "post_layernorm": "final_norm",
         },
-        prefix="vision_model.",
-        head={"visual_projection": "logits.dense"},
-        unread=_others("text", "text"),
         input_shape=input_shape,
     ),
 }

@@ -9,19 +9,19 @@ from keras_attention.convert.huggingface import architecture, entries, fields, r
 from keras_attention.layers.blocks.norms import RMSNorm
 
 
-def decoder(length, theta=10000.0):
-    """Fields of most, with those of rotary positions, whose defaults are as of `rope.fields`."""
+def decoder(length, theta=10000.0, **defaults):
+    """Fields of most, as of `rope.fields`, and those of `fields.defaults`."""
     return (
         fields.LANGUAGE
         | rope.fields(length, theta)
         | fields.nullable(num_key_value_heads=None, head_dim=None)
-        | fields.defaults(tie_word_embeddings=False, hidden_act="silu")
+        | fields.defaults(**{"tie_word_embeddings": False, "hidden_act": "silu", **defaults})
     )
 
 
-def stack(length, theta=10000.0):
+def stack(length, theta=10000.0, rms_norm_eps=1e-6, **defaults):
     """The same with the epsilon of RMSNorms."""
-    return decoder(length, theta) | fields.defaults(rms_norm_eps=1e-6)
+    return decoder(length, theta, rms_norm_eps=rms_norm_eps, **defaults)
 
 
 BIASES = fields.defaults(attention_bias=False, mlp_bias=False)
@@ -150,8 +150,7 @@ ARCHITECTURES = {
         | fields.ignored("not read", "is_llama_config max_sequence_length")
     ),
     "mistral": llama(
-        stack(131072)
-        | fields.defaults(num_key_value_heads=8)
+        stack(131072, num_key_value_heads=8)
         | fields.nullable(sliding_window=4096)
         | fields.off("attention_bias mlp_bias use_sliding_window")
     ),
@@ -165,21 +164,18 @@ ARCHITECTURES = {
         _QWEN | fields.defaults(head_dim=128) | fields.fixed(attention_bias=False), qk_normed
     ),
     "smollm3": llama(
-        stack(32768, theta=2000000.0)
+        stack(32768, theta=2e6, head_dim=fields.count(None), tie_word_embeddings=True)
         | BIASES
         | WINDOWS
         | TYPES
         | fields.nullable(sliding_window=None, num_key_value_heads=4)
-        | fields.defaults(head_dim=fields.count(None))
-        | fields.defaults(no_rope_layers=fields.read(None, list | None))
-        | fields.defaults(no_rope_layer_interval=4, tie_word_embeddings=True)
+        | fields.defaults(no_rope_layer_interval=4, no_rope_layers=fields.read(None, list | None))
         | fields.ignored("not read", "max_window_layers"),
         _smollm3,
     ),
     "phi3": llama(
-        stack(4096)
-        | fields.defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096)
-        | fields.defaults(partial_rotary_factor=1.0)
+        stack(4096, rms_norm_eps=1e-5, partial_rotary_factor=1.0)
+        | fields.defaults(original_max_position_embeddings=4096)
         | fields.nullable(sliding_window=None)
         | fields.off("attention_bias mlp_bias lm_head_bias")
         | fields.ignored("of another program", "full_attn_mod interpolate_factor"),
@@ -188,26 +184,22 @@ ARCHITECTURES = {
     ),
     # LayerNorms, biases, and a feed-forward network without a gate.
     "starcoder2": llama(
-        decoder(4096)
-        | fields.defaults(num_key_value_heads=2, norm_epsilon=1e-5, use_bias=True)
+        decoder(4096, num_key_value_heads=2, norm_epsilon=1e-5, use_bias=True)
         | fields.defaults(tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh")
-        | fields.defaults(norm_type=fields.only("layer_norm", None))
-        | fields.defaults(scale_attn_weights=fields.only(True, None))
         | fields.nullable(sliding_window=None)
         # `transformers` computes this whatever the fields contain.
-        | fields.defaults(mlp_type=fields.only("default", None))
+        | fields.fixed(scale_attn_weights=(True, None))
+        | fields.fixed(mlp_type=("default", None), norm_type=("layer_norm", None))
         | fields.ignored("a rate of dropout, which is 0 in use", "residual_dropout")
         | fields.ignored("not read", "activation_function layer_norm_epsilon")
-        | fields.ignored("weights are in float32", "attention_softmax_in_fp32")
         | fields.ignored("weights are in float32", "scale_attention_softmax_in_fp32"),
         tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
         gated=False,
     ),
     # One LayerNorm without an offset for both branches, side by side.
     "cohere": llama(
-        decoder(8192, theta=500000.0)
-        | fields.defaults(head_dim=fields.count(None), layer_norm_eps=1e-5, logit_scale=0.0625)
-        | fields.defaults(tie_word_embeddings=True)
+        decoder(8192, theta=500000.0, layer_norm_eps=1e-5, head_dim=fields.count(None))
+        | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
         | fields.fixed(attention_bias=False)
         # Norms of queries and keys, as in Command R+, have weights for each head.
         | fields.off("use_qk_norm"),
@@ -221,9 +213,8 @@ ARCHITECTURES = {
     ),
     # Norms on both sides of branches, and half of the features rotated, in turns.
     "glm4": llama(
-        stack(131072)
-        | fields.defaults(partial_rotary_factor=0.5, num_key_value_heads=2, head_dim=128)
-        | fields.defaults(rms_norm_eps=1.5625e-7, attention_bias=True),
+        stack(131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True)
+        | fields.defaults(num_key_value_heads=2, head_dim=128),
         lambda config, n: {"use_bias": "qkv" if config["attention_bias"] else False},
         {
             **BRANCHES,
@@ -236,9 +227,8 @@ ARCHITECTURES = {
     ),
     # LayerNorms whose weight is what is added to 1, and squared ReLU without a gate.
     "nemotron": llama(
-        decoder(4096)
+        decoder(4096, partial_rotary_factor=0.5, norm_eps=1e-5, hidden_act="relu2")
         | BIASES
-        | fields.defaults(partial_rotary_factor=0.5, norm_eps=1e-5, hidden_act="relu2")
         | fields.needs("num_key_value_heads")
         | fields.ignored("`norm_eps` and `head_dim` are read", "layer_norm_eps kv_channels"),
         tensors={
@@ -251,12 +241,10 @@ ARCHITECTURES = {
         rotary=_HALF,
     ),
     "gemma": llama(
-        stack(8192)
-        | fields.defaults(num_key_value_heads=16, head_dim=256, tie_word_embeddings=True)
-        | fields.defaults(use_bidirectional_attention=fields.only(None, False))
+        stack(8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True)
+        | fields.fixed(use_bidirectional_attention=(None, False), attention_bias=False)
         # "gelu" is its approximation, which the first files do not say.
         | fields.defaults(hidden_act=fields.activation("gelu_pytorch_tanh", gelu="gelu_tanh"))
-        | fields.fixed(attention_bias=False)
         | fields.ignored("not read beside `hidden_act`", "hidden_activation"),
         _gemma,
         further=_gemma_further,

@@ -22,8 +22,8 @@ _FIRST = 2
 # Fields of encoder and decoder.
 _SIDES = (
     fields.COMMON
-    | fields.needs("vocab_size encoder_ffn_dim")
-    | fields.needs("decoder_layers decoder_attention_heads decoder_ffn_dim")
+    | fields.needs("vocab_size encoder_ffn_dim decoder_layers decoder_attention_heads")
+    | fields.needs("decoder_ffn_dim")
     | fields.renamed(
         hidden_size="d_model",
         num_hidden_layers="encoder_layers",
@@ -36,18 +36,16 @@ _BART = (
     _SIDES
     | fields.needs("max_position_embeddings")
     | fields.defaults(scale_embedding=False)
-    | fields.defaults(extra_pos_embeddings=fields.only(_FIRST, None))
+    | fields.fixed(extra_pos_embeddings=(_FIRST, None))
     # These follow from the architecture: `transformers` does not read them.
-    | fields.defaults(normalize_embedding=fields.only(True, None))
+    | fields.fixed(normalize_embedding=(True, None))
     | fields.off("normalize_before add_final_layer_norm static_position_embeddings")
     | fields.off("add_bias_logits do_blenderbot_90_layernorm")
 )
 _PRE = fields.each("normalize_before add_final_layer_norm", fields.only(True, None))
-_SINES = (
-    fields.defaults(normalize_embedding=fields.only(False, None))
-    | fields.defaults(static_position_embeddings=fields.only(True, None))
-    | fields.ignored("positions are computed", "max_position_embeddings extra_pos_embeddings")
-)
+_SINES = fields.fixed(
+    normalize_embedding=(False, None), static_position_embeddings=(True, None)
+) | fields.ignored("positions are computed", "max_position_embeddings extra_pos_embeddings")
 
 
 def _side(config, name, count, embeddings, final_norm, options, **of_decoder):
@@ -187,9 +185,8 @@ _T5_FIELDS = (
     )
     | fields.needs("vocab_size d_ff")
     | fields.nullable(num_decoder_layers=None)
-    | fields.defaults(relative_attention_num_buckets=32)
-    | fields.defaults(relative_attention_max_distance=128, layer_norm_epsilon=1e-6)
-    | fields.defaults(is_gated_act=fields.read(None, bool))
+    | fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    | fields.defaults(layer_norm_epsilon=1e-6, is_gated_act=fields.read(None, bool))
     # If missing, both follow from `feed_forward_proj`.
     | fields.defaults(dense_act_fn=None)
     | fields.ignored("distances have no end", "n_positions")
