@@ -95,36 +95,26 @@ class Others:
     """
 
     def __init__(self, architecture, kind, prefix, base):
-        unread = {**architecture.unread, **architecture.unread_of.get(kind, {})}
-        self._unread = re.compile("|".join(f"(?:{pattern})" for pattern in unread) or r"(?!)")
-        same = architecture.same.items()
-        self._same = [(re.compile(other), name) for name, others in same for other in others]
-        self._optional = architecture.optional
-        self._first, self._prefix, self._base = architecture.prefix, prefix, base
+        self._architecture, self._prefix, self._base = architecture, prefix, base
+        self._unread = [*architecture.unread, *architecture.unread_of.get(kind, ())]
 
     def unread(self, name):
         """Whether no output depends on a tensor."""
-        if self._unread.fullmatch(self._bare(name)):
+        if self._base and (not name.startswith(self._prefix) or _HEADS.fullmatch(name)):
             return True
-        if not self._base:
-            return False
-        outside = bool(self._prefix) and not name.startswith(self._prefix)
-        return outside or _HEADS.fullmatch(name) is not None
+        return self._is(name, self._unread)
 
     def first(self, name, expected):
         """The first name of a tensor, among those of the model; None if it is no second one."""
-        if self.unread(name):
-            return None
-        bare = self._bare(name)
-        for other, first in self._same:
-            if other.fullmatch(bare):
-                found = {f"{self._prefix}{first}", first} & expected
-                return min(found, default=None)
+        for first, others in self._architecture.same.items():
+            if self._is(name, others) and not self.unread(name):
+                return min({f"{self._prefix}{first}", first} & expected, default=None)
         return None
 
     def optional(self, name):
         """Whether a tensor is of zeros in files without it."""
-        return self._bare(name) in self._optional
+        return self._is(name, map(re.escape, self._architecture.optional))
 
-    def _bare(self, name):
-        return name.removeprefix(self._first)
+    def _is(self, name, patterns):
+        bare = name.removeprefix(self._architecture.prefix)
+        return any(re.fullmatch(pattern, bare) for pattern in patterns)

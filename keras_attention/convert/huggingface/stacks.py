@@ -39,14 +39,12 @@ def language_model(
     options = {"causal": True, "residual": "pre", **options}
 
     def make(config):
-        made = blocks(config, lambda n: {**options, **block(config, n)})
-        parts = {"embeddings": {}, "logits": {}, "final_norm": _final_norm, **further(config)}
-        final_norm = parts["final_norm"]
+        made, parts = blocks(config, lambda n: {**options, **block(config, n)}), further(config)
         return Decoder(
             made,
-            embeddings(config, **parts["embeddings"]),
-            final_norm(made[-1]) if final_norm is _final_norm else final_norm,
-            _language_logits(config, **parts["logits"]),
+            embeddings(config, **parts.get("embeddings", {})),
+            parts["final_norm"] if "final_norm" in parts else _final_norm(made[-1]),
+            _language_logits(config, **parts.get("logits", {})),
         )
 
     return Architecture(
@@ -247,11 +245,11 @@ def _language_logits(config, **options):
 
 def has_head(config, names, heads, bases=("Model",)):
     """Whether the class of a model, one of `names` with an end, is of `heads` or of `bases`."""
-    bases, heads = ([x + end for x in names.split() for end in ends] for ends in (bases, heads))
-    name, supported = config.architecture, (*bases, *heads)
+    name = config.architecture
+    supported = tuple(x + end for ends in (bases, heads) for x in names.split() for end in ends)
     if name not in (None, *supported):
         _refuse_head(config, f"one of {supported}")
-    return name in heads
+    return name is not None and name.endswith(tuple(heads))
 
 
 def _refuse_head(config, wanted):

@@ -128,9 +128,10 @@ def test_greedy_and_beams_find_the_same_tokens(case, folders):
     check(folders, case, compiled=keras.config.backend() == "jax")
 
 
-def test_in_a_compiled_program(folders):
+@pytest.mark.parametrize("case", ["GPT-2 greedy", "T5 greedy"])
+def test_in_a_compiled_program(case, folders):
     """On every backend by default, as the cases above are on PyTorch."""
-    check(folders, "GPT-2 greedy", compiled=True)
+    check(folders, case, compiled=True)
 
 
 on_torch = pytest.mark.skipif(keras.config.backend() != "torch", reason="read alike everywhere")
