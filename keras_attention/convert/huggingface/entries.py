@@ -113,8 +113,8 @@ def block(of_norms, of_attention, of_network, heads=HEADS):
 
 def names_of(text):
     """The names of a text, of which the first may be what the others begin with."""
-    first, *others = text.split()
-    return [first + name for name in others] if first.endswith(".") else [first, *others]
+    first, *others = text.split() or [""]
+    return [first + name for name in others] if first[-1:] in (".", "") else [first, *others]
 
 
 def _named(names, *paths):

@@ -19,7 +19,7 @@ def language_model(
     block=lambda config, n: {},
     *,
     further=lambda config: {},
-    others=None,
+    others=(),
     head="lm_head",
     unread=(),
     **options,
@@ -50,7 +50,7 @@ def language_model(
     return Architecture(
         fields,
         make,
-        {**usual, **(others or {})},
+        usual | dict(others),
         prefix=prefix,
         # The bias is of the logits themselves where they are tied.
         head={head: "logits.dense", f"{head}.bias": "logits.bias"},

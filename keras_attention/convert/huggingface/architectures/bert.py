@@ -54,7 +54,7 @@ def like_bert(
     head=None,
     first=0,
     layers="encoder.layer",
-    others=None,
+    others=(),
     unread=COUNTED,
 ):
     """The `Architecture` of an encoder with tables of tokens and positions.
@@ -106,10 +106,10 @@ def like_bert(
             "embeddings.token_type_embeddings.weight": "embeddings.types.embeddings",
             "embeddings.LayerNorm": "embeddings.norm",
             layers: tensors if callable(tensors) else entries.blocks(tensors),
-            **(others or {}),
-        },
+        }
+        | dict(others),
         prefix=prefix,
-        head=head or {**table, **(class_names(classes) if classes else {})},
+        head=head or table | class_names(classes),
         unread=unread,
         same=same,
     )
@@ -127,8 +127,7 @@ def masked_names(names, tokens="embeddings.word_embeddings.weight"):
 
 def class_names(names):
     """The table of `stacks.classes`, by the names of both layers."""
-    dense, logits = entries.names_of(names)
-    return {dense: "logits.transform", logits: "logits.dense"}
+    return dict(zip(entries.names_of(names), ("logits.transform", "logits.dense"), strict=False))
 
 
 def block_names(roles="self.query self.key self.value output.dense"):
@@ -215,11 +214,9 @@ ARCHITECTURES = {
             "embeddings.tok_embeddings.weight": "embeddings.tokens.table",
             "embeddings.norm": "embeddings.norm",
             "layers": entries.blocks(
-                {
-                    **entries.norms("attn_norm mlp_norm"),
-                    **entries.attention("attn. Wqkv Wo"),
-                    **entries.gated_in_one("mlp. Wi Wo"),
-                }
+                entries.norms("attn_norm mlp_norm")
+                | entries.attention("attn. Wqkv Wo")
+                | entries.gated_in_one("mlp. Wi Wo")
             ),
             "final_norm": "final_norm",
         },

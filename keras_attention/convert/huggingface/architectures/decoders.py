@@ -161,10 +161,8 @@ ARCHITECTURES = {
         | fields.defaults(tie_word_embeddings=False, hidden_act="gelu_new")
         | fields.nullable(num_key_value_heads=None),
         "model. embed_tokens layers final_layernorm",
-        {
-            **entries.block(
-                "input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2"
-            ),
+        entries.block("input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2")
+        | {
             "self_attn.q_layernorm": "attention.query_norm",
             "self_attn.k_layernorm": "attention.key_norm",
         },
@@ -189,14 +187,12 @@ ARCHITECTURES = {
         # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
         | fields.off("output_attentions"),
         "transformer. word_embeddings h ln_f",
-        {
-            "": _falcon_norms,
-            **entries.attention(
-                "self_attention. query_key_value dense",
-                heads=entries.by_head("attention.num_key_value_heads"),
-            ),
-            **entries.network(_NETWORK),
-        },
+        {"": _falcon_norms}
+        | entries.attention(
+            "self_attention. query_key_value dense",
+            heads=entries.by_head("attention.num_key_value_heads"),
+        )
+        | entries.network(_NETWORK),
         _falcon,
         unread=architecture.ROTARY,
     ),

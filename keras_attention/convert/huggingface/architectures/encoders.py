@@ -128,12 +128,10 @@ ARCHITECTURES = {
         | fields.fixed(attention_mode=("longformer", None))
         | fields.off("ignore_attention_mask")
         | fields.ignored("of an export", "onnx_export"),
-        {
-            **bert.block_names(),
-            **{
-                f"attention.self.{role}_global": f"attention.global_{role}_dense"
-                for role in entries.ROLES[:3]
-            },
+        bert.block_names()
+        | {
+            f"attention.self.{role}_global": f"attention.global_{role}_dense"
+            for role in entries.ROLES[:3]
         },
         *bert.HEADS_ROBERTA,
         hidden="gelu",

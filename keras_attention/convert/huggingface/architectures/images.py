@@ -330,8 +330,8 @@ ARCHITECTURES = {
         | fields.fixed(use_swiglu_ffn=False)
         | fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states")
         | _FEATURE_MAPS,
-        {
-            **entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2"),
+        entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2")
+        | {
             "layer_scale1.lambda1": "attention_output_norm.scale",
             "layer_scale2.lambda1": "feed_forward_output_norm.scale",
         },

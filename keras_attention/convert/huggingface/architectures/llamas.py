@@ -216,12 +216,10 @@ ARCHITECTURES = {
         stack(131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True)
         | fields.defaults(num_key_value_heads=2, head_dim=128),
         lambda config, n: {"use_bias": "qkv" if config["attention_bias"] else False},
-        {
-            **BRANCHES,
-            "post_self_attn_layernorm": "attention_output_norm",
-            **_GATED_IN_ONE,
-            "post_mlp_layernorm": "feed_forward_output_norm",
-        },
+        BRANCHES
+        | {"post_self_attn_layernorm": "attention_output_norm"}
+        | _GATED_IN_ONE
+        | {"post_mlp_layernorm": "feed_forward_output_norm"},
         residual="sandwich",
         rotary={**_HALF, "layout": "interleaved"},
     ),
