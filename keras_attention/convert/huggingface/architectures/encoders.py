@@ -36,10 +36,8 @@ def _electra(config):
     return {"size": size, "projection": projection, "logits": logits}
 
 
-_GENERATOR = (
-    "generator_predictions.dense generator_predictions.LayerNorm "
-    "generator_lm_head.bias generator_lm_head"
-)
+_GENERATOR = "predictions.dense predictions.LayerNorm lm_head.bias lm_head"
+_GENERATOR = " ".join(f"generator_{name}" for name in _GENERATOR.split())
 
 
 def _electra_head(model):

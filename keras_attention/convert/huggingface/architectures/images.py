@@ -96,14 +96,10 @@ def _like_vit(
     projection = entries.convolution("embeddings.tokens.layers.0")
 
     def make(config):
-        has_head = stacks.has_head(config, name, heads)
-        further = options(config)
-        return Encoder(
-            stacks.blocks(config, lambda n: further),
-            embeddings(config, tokens),
-            stacks.norm(config, "final_norm"),
-            stacks.classifier(config) if has_head else None,
-        )
+        further, norm = options(config), stacks.norm(config, "final_norm")
+        logits = stacks.classifier(config) if stacks.has_head(config, name, heads) else None
+        blocks = stacks.blocks(config, lambda n: further)
+        return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
     return Architecture(
         fields,
@@ -128,11 +124,9 @@ def _like_vit(
 
 def _dinov2(config):
     """Branches have learned factors, `LayerScale`."""
-    return {
-        "intermediate_dim": config["hidden_size"] * config["mlp_ratio"],
-        "residual": "sandwich",
-        "norm": {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")},
-    }
+    norm = {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")}
+    size = config["hidden_size"] * config["mlp_ratio"]
+    return {"intermediate_dim": size, "residual": "sandwich", "norm": norm}
 
 
 _ATTENTION = "attention. attention.query attention.key attention.value output.dense"
@@ -164,12 +158,9 @@ def _swin(config):
     if stacks.has_head(config, "Swin", ["ForImageClassification"]):
         mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
         logits = stacks.classifier(config, transform=mean)
-    tokens = keras.Sequential(
-        # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
-        [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)],
-        name="tokens",
-    )
-    absolute = config["use_absolute_embeddings"]
+    # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
+    layers = [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)]
+    tokens, absolute = keras.Sequential(layers, name="tokens"), config["use_absolute_embeddings"]
     table = LearnedGridEmbedding(grid, name="positions") if absolute else None
     embeddings, stages = Embeddings(tokens, table, name="embeddings"), list(_stages(config, grid))
     for n, (blocks, grid) in enumerate(stages[:-1]):
@@ -196,18 +187,16 @@ def _stages(config, grid):
         options = stacks.block(config, num_heads=heads[stage], **options)
         # There is nothing to shift where a window is as long as the grid.
         shifts = [window // 2 if n % 2 and min(grid) > window else 0 for n in range(depth)]
-        yield (
-            [
-                TransformerBlock(
-                    **options,
-                    pattern=patterns.GridWindow(grid, window, shift),
-                    position=positions.GridRelativeBias(grid, window),
-                    name=f"block_{n}",
-                )
-                for n, shift in enumerate(shifts)
-            ],
-            grid,
-        )
+        blocks = [
+            TransformerBlock(
+                **options,
+                pattern=patterns.GridWindow(grid, window, shift),
+                position=positions.GridRelativeBias(grid, window),
+                name=f"block_{n}",
+            )
+            for n, shift in enumerate(shifts)
+        ]
+        yield blocks, grid
         grid = tuple(side // 2 for side in grid)
 
 

@@ -123,11 +123,9 @@ def _gemma(config, n):
 
 
 def _gemma2(config, n):
-    return {
-        **_gemma(config, n),
-        "score": scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5),
-        "logit_soft_cap": config.get("attn_logit_softcapping"),
-    }
+    score = scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
+    cap = config.get("attn_logit_softcapping")
+    return {**_gemma(config, n), "score": score, "logit_soft_cap": cap}
 
 
 def _gemma3(config, n):

@@ -60,8 +60,8 @@ def _pair(config, logits, residual, encoder, decoder):
     """The `EncoderDecoder` of both embeddings; sides end with a norm if the residual needs one."""
 
     def side(name, embeddings, **of_decoder):
-        options = {"intermediate_dim": config[f"{name}_ffn_dim"], "residual": residual}
-        options["num_heads"] = config[f"{name}_attention_heads"]
+        heads, size = (config[f"{name}_{field}"] for field in ("attention_heads", "ffn_dim"))
+        options = {"intermediate_dim": size, "num_heads": heads, "residual": residual}
         norm = None if residual == "post" else stacks.layer_norm(1e-5, "final_norm")
         return _side(config, name, f"{name}_layers", embeddings, norm, options, **of_decoder)
 
@@ -98,13 +98,11 @@ def _whisper(config):
         keras.layers.ZeroPadding1D(1, data_format="channels_last", name="padding"),
         keras.layers.Conv1D(dim, 3, strides=2, name="conv2", **options),
     ]
-    sound = Embeddings(
-        keras.Sequential(layers, name="tokens"),
-        stacks.positions(config["max_source_positions"]),
-        name="embeddings",
+    sources, targets = (
+        stacks.positions(config[f"max_{x}_positions"]) for x in ("source", "target")
     )
-    table = stacks.positions(config["max_target_positions"])
-    text = stacks.embeddings(config, positions=table)
+    sound = Embeddings(keras.Sequential(layers, name="tokens"), sources, name="embeddings")
+    text = stacks.embeddings(config, positions=targets)
     logits = Logits(config["vocab_size"], name="logits") if has_head else None
     return _pair(config, logits, "pre", sound, text)
 
@@ -122,21 +120,17 @@ def _names(first, key=lambda path: path):
     block = {
         **entries.norms("self_attn_layer_norm final_layer_norm"),
         **attention("self_attn", "attention"),
-        **entries.network("fc1 fc2"),
-    }
-    across = {
         **attention("encoder_attn", "cross_attention_layer"),
         "encoder_attn_layer_norm": "cross_attention_norm",
+        **entries.network("fc1 fc2"),
     }
     side = {
         "embed_positions.weight": entries.rows("embeddings.positions.embeddings", first),
         "layernorm_embedding": "embeddings.norm",
         "layer_norm": "final_norm",
+        "layers": entries.blocks(block),
     }
-    return {
-        "encoder": entries.within("encoder", {**side, "layers": entries.blocks(block)}),
-        "decoder": entries.within("decoder", {**side, "layers": entries.blocks(block | across)}),
-    }
+    return {name: entries.within(name, side) for name in ("encoder", "decoder")}
 
 
 def _like_bart(fields, **options):
