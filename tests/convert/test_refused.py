@@ -158,6 +158,7 @@ TORCH_PARTS = {
     r"`norm2` was replaced: expected eps=1e-05, .*eps=0\.5": lambda b, nn: setattr(
         b.norm2, "eps", 0.5
     ),
+    "`norm3` was replaced: expected eps=1e-05": lambda b, nn: setattr(b.norm3, "eps", 0.5),
     "`norm1`.*found a RMSNorm": lambda b, nn: setattr(b, "norm1", nn.RMSNorm(D)),
     r"`norm2` was replaced: expected normalized_shape=\(8,\), .*\(4,\)": lambda b, nn: setattr(
         b, "norm2", nn.LayerNorm(4)

@@ -29,6 +29,14 @@ def test_features_of_positions_that_are_added(alone):
     assert ka.Encoder([ka.TransformerBlock(12, 1)], model)(symbols).shape[-1] == x.shape[-1]
 
 
+def test_a_block_that_is_listed_twice_has_its_weights_once():
+    block = ka.TransformerBlock(16, 3)
+    once, twice = ka.Encoder([block]), ka.Encoder([block, block])
+    x = np.random.default_rng(0).normal(size=(2, 4, D)).astype("float32")
+    np.testing.assert_allclose(numpy(twice(x)), numpy(once(once(x))), atol=1e-5)
+    assert len(twice.weights) == len(once.weights)
+
+
 class Short(ka.Encoder):
     """A subclass whose call has fewer arguments."""
 
