@@ -103,13 +103,3 @@ def test_dtype_policy_and_initializers_are_kept():
     assert ours.compute_dtype == "bfloat16" and ours.variable_dtype == "float32"
     assert ours.kernel_initializer.get_config() == keras.initializers.HeNormal().get_config()
     assert ours.kernel_regularizer.get_config() == theirs._kernel_regularizer.get_config()
-
-
-def test_the_new_layer_is_saved_and_loaded(tmp_path):
-    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X, both.MEMORY)
-    loaded = both.reloaded(convert.from_keras(theirs), tmp_path, both.X.shape, both.MEMORY.shape)
-    both.close(loaded(both.X, both.MEMORY), theirs(both.X, both.MEMORY))
-    theirs = keras.layers.AdditiveAttention()
-    expected = theirs([both.X, both.KEY])
-    loaded = both.reloaded(convert.from_keras(theirs), tmp_path, both.X.shape, both.KEY.shape)
-    both.close(loaded(both.X, both.KEY), expected)

@@ -21,7 +21,7 @@ from keras_attention import EncoderDecoder, Logits, convert
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
-transformers.logging.set_verbosity_error()
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 
 TOLERANCE = 1e-4

@@ -147,12 +147,13 @@ TABLES = {
     "marian": ("model.shared.weight", "lm_head.weight"),
 }
 UNREAD = {
-    **dict.fromkeys(("mistral", "phi", "phi3"), "model.layers.3.self_attn.rotary_emb.inv_freq"),
-    "qwen2": "layers.3.self_attn.rotary_emb.inv_freq",
+    kind: "layers.3.self_attn.rotary_emb.inv_freq"
+    for kind, architecture in ARCHITECTURES.items()
+    if "rope_parameters" in architecture.fields
+}
+UNREAD |= {
     "gemma3_text": "model.rotary_emb_local.inv_freq",
-    "gpt_neox": "gpt_neox.layers.3.attention.rotary_emb.inv_freq",
     "falcon": "transformer.h.3.self_attention.maybe_rotary.inv_freq",
-    "modernbert": "model.layers.3.attn.rotary_emb.inv_freq",
     "opt": "model.decoder.version",
     "whisper": "model.encoder.version",
     "clip_text_model": "text_model.embeddings.position_ids",
