@@ -107,8 +107,10 @@ def off(names):
 
 
 # Fields that have names of activations, these names, and ours.
-ACTIVATED = ("hidden_act", "hidden_activation", "activation_function", "activation")
-ACTIVATED += ("dense_act_fn", "classifier_activation", "pooler_hidden_act")
+ACTIVATED = (
+    *("hidden_act", "hidden_activation", "activation_function", "activation"),
+    *("dense_act_fn", "classifier_activation", "pooler_hidden_act"),
+)
 ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu", "tanh")}
 ACTIVATIONS |= {"gelu_python": "gelu", "relu2": "relu_squared", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")
