@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import activations, patterns
+from keras_attention import activations, patterns, scores
 from keras_attention.convert.huggingface import entries, rope
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.layers.blocks.norms import RMSNorm
@@ -103,11 +103,11 @@ def norm(config, name="norm", **options):
 # Options of a block by the fields that a table has: an architecture says only what differs.
 _OPTIONS = {
     "intermediate_dim": lambda config, n: (
-        _first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
+        first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
         or 4 * config["hidden_size"]
     ),
     "num_heads": lambda config, n: config.get("num_attention_heads"),
-    "activation": lambda config, n: _first(
+    "activation": lambda config, n: first(
         config, "hidden_act activation_function hidden_activation activation"
     ),
     "norm": lambda config, n: "rms" if "rms_norm_eps" in config else "layer",
@@ -123,6 +123,12 @@ _OF_ATTENTION = {
         else None
     ),
     "pattern": lambda config, n: _windows(config, n),
+    "score": lambda config, n: (
+        scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
+        if "query_pre_attn_scalar" in config
+        else None
+    ),
+    "logit_soft_cap": lambda config, n: config.get("attn_logit_softcapping"),
     "position": lambda config, n, **rotary: (
         rope.rotary(config, head_size(config), **rotary) if "rope_parameters" in config else None
     ),
@@ -161,10 +167,10 @@ def block(config, n=0, rotary=None, **options):
 def epsilon(config):
     """The epsilon of norms; None if no field has it."""
     names = "layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps norm_epsilon"
-    return _first(config, names)
+    return first(config, names)
 
 
-def _first(config, names):
+def first(config, names):
     """The value of the first of these fields that is not null."""
     values = (config.get(name) for name in names.split())
     return next((value for value in values if value is not None), None)
@@ -177,7 +183,7 @@ def _first_norm(norm):
 
 def _use_bias(config):
     """Whether projections have biases; if no field says it, those beside an RMSNorm have none."""
-    biases = _first(config, "attention_bias use_bias bias enable_bias")
+    biases = first(config, "attention_bias use_bias bias enable_bias")
     if biases is None:
         return False if "rms_norm_eps" in config else None
     return biases if config.get("mlp_bias") is None else config.require("mlp_bias", biases)
@@ -236,8 +242,9 @@ def _language_logits(config, **options):
     """The logits of a causal language model; None for a model without them."""
     name = config.architecture or "Model"
     if "LM" in name or "Generation" in name:
-        tied = config["tie_word_embeddings"]
-        return Logits(config["vocab_size"], tied=tied, name="logits", **options)
+        scale, cap = (config.get(x) for x in ("logit_scale", "final_logit_softcapping"))
+        options = {"scale": scale or 1.0, "soft_cap": cap, "name": "logits", **options}
+        return Logits(config["vocab_size"], config["tie_word_embeddings"], **options)
     if not name.endswith("Model") or "Heads" in name:
         _refuse_head(config, "of a language model, or of a base model")
     return None

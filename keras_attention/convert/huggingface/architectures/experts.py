@@ -3,7 +3,7 @@
 import numpy as np
 
 from keras_attention import positions
-from keras_attention.convert.huggingface import entries, fields, rope
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.convert.huggingface.entries import Entry, part
 from keras_attention.layers.blocks.feed_forward import MixtureOfExperts
@@ -13,11 +13,11 @@ _EXPERTS = fields.fixed(output_router_logits=False)
 _GATED = "gate_proj up_proj down_proj"
 
 
-def mixture(config, experts, size, **options):
+def mixture(config, **options):
     """The options of a block of gated experts, by the fields of how many and how large they are."""
     options = {"activation": config["hidden_act"], "use_bias": False, "gated": True, **options}
-    counts = config[experts], config["num_experts_per_tok"], config[size]
-    layer = MixtureOfExperts(*counts, name="experts", **options)
+    names = "num_local_experts", "num_experts_per_tok", "moe_intermediate_size intermediate_size"
+    layer = MixtureOfExperts(*(stacks.first(config, x) for x in names), name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
 
@@ -25,8 +25,7 @@ def _qwen3(config, n):
     options = llamas.qk_normed(config, n)
     if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
         return options
-    normalize = {"normalize_weights": config["norm_topk_prob"]}
-    return {**options, **mixture(config, "num_experts", "moe_intermediate_size", **normalize)}
+    return {**options, **mixture(config, normalize_weights=config["norm_topk_prob"])}
 
 
 # gpt-oss has sinks, and windows in every other layer
@@ -37,7 +36,7 @@ _YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=409
 
 def _gpt_oss(config, n):
     options = {"activation": "quick_gelu", "use_bias": True, "limit": config["swiglu_limit"]}
-    return mixture(config, "num_local_experts", "intermediate_size", offset=1.0, **options)
+    return mixture(config, offset=1.0, **options)
 
 
 @entries.layout
@@ -94,8 +93,6 @@ def _deepseek(config, n):
         return options
     experts = mixture(
         config,
-        "n_routed_experts",
-        "moe_intermediate_size",
         normalize_weights=config["norm_topk_prob"],
         scoring="sigmoid",
         use_correction_bias=True,
@@ -138,7 +135,7 @@ ARCHITECTURES = {
         | fields.defaults(num_local_experts=8, num_experts_per_tok=2)
         | fields.defaults(num_experts=fields.same_as("num_local_experts"))
         | fields.nullable(sliding_window=None),
-        lambda config, n: mixture(config, "num_local_experts", "intermediate_size"),
+        lambda config, n: mixture(config),
         llamas.BRANCHES
         | {
             "block_sparse_moe.gate": "feed_forward.router",

@@ -4,7 +4,6 @@ They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (20
 1 and 2, and the text model of Gemma 3.
 """
 
-from keras_attention import scores
 from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
 from keras_attention.layers.blocks.norms import RMSNorm
 
@@ -122,22 +121,15 @@ def _gemma(config, n):
     return {"norm": RMSNorm(config["rms_norm_eps"], offset=1.0)}
 
 
-def _gemma2(config, n):
-    score = scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
-    cap = config.get("attn_logit_softcapping")
-    return {**_gemma(config, n), "score": score, "logit_soft_cap": cap}
-
-
 def _gemma3(config, n):
     types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
     found = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
     qk_norm = _gemma(config, n)["norm"]
-    return {**_gemma2(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
+    return {**_gemma(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
 
 
-def _gemma_further(config):
-    cap = config.get("final_logit_softcapping")
-    return {"embeddings": {"scale": None}, "logits": {"soft_cap": cap}}
+# Vectors of tokens are multiplied by the root of their size.
+_SCALED = {"further": lambda config: {"embeddings": {"scale": None}}}
 
 
 ARCHITECTURES = {
@@ -205,7 +197,6 @@ ARCHITECTURES = {
             "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
         },
         {**entries.norms("input_layernorm"), **ATTENTION, **GATED},
-        further=lambda config: {"logits": {"scale": config["logit_scale"]}},
         residual="parallel",
         rotary={"layout": "interleaved"},
     ),
@@ -243,15 +234,15 @@ ARCHITECTURES = {
         | fields.defaults(hidden_act=fields.activation("gelu_pytorch_tanh", gelu="gelu_tanh"))
         | fields.ignored("not read beside `hidden_act`", "hidden_activation"),
         _gemma,
-        further=_gemma_further,
+        **_SCALED,
     ),
     "gemma2": llama(
         _GEMMA
         | rope.fields(8192)
         | fields.nullable(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
-        _gemma2,
+        _gemma,
         _GEMMA_TENSORS,
-        further=_gemma_further,
+        **_SCALED,
         residual="sandwich",
     ),
     "gemma3_text": llama(
@@ -262,7 +253,7 @@ ARCHITECTURES = {
         | fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
         _gemma3,
         _GEMMA_TENSORS,
-        further=_gemma_further,
+        **_SCALED,
         residual="sandwich",
     ),
 }
