@@ -100,40 +100,6 @@ def norm(config, name="norm", **options):
 
 # Blocks
 
-# Options of a block by the fields that a table has: an architecture says only what differs.
-_OPTIONS = {
-    "intermediate_dim": lambda config, n: (
-        first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
-        or 4 * config["hidden_size"]
-    ),
-    "num_heads": lambda config, n: config.get("num_attention_heads"),
-    "activation": lambda config, n: first(
-        config, "hidden_act activation_function hidden_activation activation"
-    ),
-    "norm": lambda config, n: "rms" if "rms_norm_eps" in config else "layer",
-    "layer_norm_epsilon": lambda config, n: epsilon(config),
-    "use_bias": lambda config, n: _use_bias(config),
-}
-# Those of its attention, unless a layer is given for it.
-_OF_ATTENTION = {
-    "key_dim": lambda config, n: head_size(config) if "head_dim" in config else None,
-    "num_key_value_heads": lambda config, n: (
-        (config["num_key_value_heads"] or config["num_attention_heads"])
-        if "num_key_value_heads" in config
-        else None
-    ),
-    "pattern": lambda config, n: _windows(config, n),
-    "score": lambda config, n: (
-        scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
-        if "query_pre_attn_scalar" in config
-        else None
-    ),
-    "logit_soft_cap": lambda config, n: config.get("attn_logit_softcapping"),
-    "position": lambda config, n, **rotary: (
-        rope.rotary(config, head_size(config), **rotary) if "rope_parameters" in config else None
-    ),
-}
-
 
 def blocks(config, options, count="num_hidden_layers"):
     """Blocks with the options of each, a function of its number, beside those of `block`.
@@ -152,13 +118,29 @@ def block(config, n=0, rotary=None, **options):
     `rotary` are options of its rotary positions. The epsilon is of norms that `norm` names: a layer
     has one of its own.
     """
-    of_fields = {**_OPTIONS, **({} if "attention" in options else _OF_ATTENTION)}
+    inner = first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
+    activated = "hidden_act activation_function hidden_activation activation"
     found = {
-        name: read(config, n, **(rotary or {}) if name == "position" else {})
-        for name, read in of_fields.items()
-        if name not in options
+        "intermediate_dim": inner or 4 * (config.get("hidden_size") or 0),
+        "num_heads": config.get("num_attention_heads"),
+        "activation": first(config, activated),
+        "norm": "rms" if "rms_norm_eps" in config else "layer",
+        "layer_norm_epsilon": epsilon(config),
+        "use_bias": _use_bias(config),
     }
-    found = {**{name: value for name, value in found.items() if value is not None}, **options}
+    if "attention" not in options:
+        if "head_dim" in config:
+            found["key_dim"] = head_size(config)
+        if "num_key_value_heads" in config:
+            found["num_key_value_heads"] = first(config, "num_key_value_heads num_attention_heads")
+        if "query_pre_attn_scalar" in config:
+            found["score"] = scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
+        if "pattern" not in options:
+            found["pattern"] = _windows(config, n)
+        if "position" not in options and "rope_parameters" in config:
+            found["position"] = rope.rotary(config, head_size(config), **(rotary or {}))
+        found["logit_soft_cap"] = config.get("attn_logit_softcapping")
+    found = {name: value for name, value in found.items() if value is not None} | options
     if not isinstance(_first_norm(found["norm"]), str):
         found.pop("layer_norm_epsilon", None)
     return found
