@@ -66,29 +66,29 @@ def like_bert(
     has it, `pooled` that before those of a classifier. `heads` are ends of classes with a head,
     `first` is the row of the first position, and `layers` the name of the blocks.
 
-    `parts` is from a `Config` to what is not as in BERT: options of embeddings; "epsilon" of norms;
-    "logits"; "head", the name of what is before the logits of tokens; and "blocks", a list, or
-    further options of each as a function of its number.
+    `parts` is from a `Config` to what is not as in BERT: options of embeddings; "logits"; "head",
+    the name of what is before the logits of tokens; and "blocks", a list, or further options of
+    each as a function of its number.
     """
 
     def make(config):
         has_head = stacks.has_head(config, name, heads)
-        given = {"blocks": lambda n: {}, **parts(config)}
-        blocks = given.pop("blocks")
-        blocks = stacks.blocks(config, blocks) if callable(blocks) else blocks
-        epsilon = given.pop("epsilon", None) or stacks.epsilon(config)
+        given, epsilon = parts(config), stacks.epsilon(config) or 1e-12
+        blocks = own = given.pop("blocks", lambda n: {})
+        if callable(own):
+            blocks = stacks.blocks(config, lambda n: {"layer_norm_epsilon": epsilon, **own(n)})
         transform, logits = given.pop("head", "transform"), given.pop("logits", None)
-        size = given.get("size") or config["hidden_size"]
+        size, dim = config.get("embedding_size") or config["hidden_size"], config["hidden_size"]
         if logits is None and has_head:
             if config.architecture.endswith("ForSequenceClassification"):
                 logits = stacks.classes(config, config.get(pooled) or pooled)
             else:
                 norm, activation = stacks.layer_norm(epsilon), config.get(hidden) or hidden
                 logits = stacks.masked_logits(config, activation, norm, size, transform)
-        options = {
-            "positions": stacks.positions(config["max_position_embeddings"] - first),
-            "norm": stacks.layer_norm(epsilon),
-        }
+        positions = stacks.positions(config["max_position_embeddings"] - first)
+        options = {"size": size, "positions": positions, "norm": stacks.layer_norm(epsilon)}
+        if size != dim:
+            options["projection"] = keras.layers.Dense(dim, name="projection")
         if config.get("type_vocab_size"):
             count = config["type_vocab_size"]
             options["types"] = keras.layers.Embedding(count, size, name="types")

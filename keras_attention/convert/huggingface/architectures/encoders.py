@@ -29,11 +29,8 @@ def _longformer(config):
 
 def _electra(config):
     """Its discriminator has a logit for each token."""
-    size, dim = config["embedding_size"], config["hidden_size"]
-    projection = keras.layers.Dense(dim, name="projection") if size != dim else None
     discriminator = config.architecture == "ElectraForPreTraining"
-    logits = stacks.classes(config, config["hidden_act"], count=1) if discriminator else None
-    return {"size": size, "projection": projection, "logits": logits}
+    return {"logits": stacks.classes(config, config["hidden_act"], 1) if discriminator else None}
 
 
 _GENERATOR = "predictions.dense predictions.LayerNorm lm_head.bias lm_head"
@@ -64,7 +61,6 @@ def _albert(config):
     return {
         # Each group is used for as many layers, one after another.
         "blocks": [block for n in range(layers) for block in made[n * groups // layers]],
-        "size": config["embedding_size"],
         "projection": keras.layers.Dense(config["hidden_size"], name="projection"),
     }
 
@@ -96,8 +92,7 @@ def _deberta(config):
     config.require("share_att_key", True)
     config.require("pos_att_type", _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c")
     longest, buckets = config["max_relative_positions"], config["position_buckets"]
-    if longest < 1:
-        longest = config["max_position_embeddings"]
+    longest = config["max_position_embeddings"] if longest < 1 else longest
     norm, epsilon = None, config["layer_norm_eps"]
     if config["norm_rel_ebd"] == "layer_norm":
         norm = stacks.layer_norm(epsilon, dtype=scores.full_precision())
@@ -156,10 +151,6 @@ ARCHITECTURES = {
         "pre_classifier classifier",
         hidden="activation",
         pooled="relu",
-        parts=lambda config: {
-            "blocks": lambda n: {"layer_norm_epsilon": 1e-12},
-            "epsilon": 1e-12,
-        },
         layers="transformer.layer",
         unread=architecture.COUNTED,
     ),
