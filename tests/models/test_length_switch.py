@@ -13,8 +13,6 @@ ORIGINAL = 6
 IDS = np.random.default_rng(1).integers(1, 20, (2, 5)).astype("int32")
 PADDING = 0, 2
 MASK = np.array([[n >= padding for n in range(5)] for padding in PADDING])
-
-
 LONG = {"short_factors": [1.0, 1.5], "long_factors": [3.0, 9.0], "factor": 4.0}
 
 
