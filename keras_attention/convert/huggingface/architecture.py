@@ -59,17 +59,15 @@ class Architecture:
 
 # Other tensors of published files: buffers, heads, and second copies
 
-# Tables that transformers computes anew: versions before 4.32 saved them, and ignore them now.
-ROTARY = {
+# What no model reads: tables that transformers computes anew, as versions before 4.32 saved them.
+_BUFFERS = {
     r"(.*\.)?(rotary_emb(_local)?|maybe_rotary)\.(\w+_)?(inv_freq|cos_cached|sin_cached)": (
         "wavelengths of the configuration, and tables of them"
-    )
-}
-COUNTED = {
+    ),
     r"(.*\.)?embeddings\.position_ids": "0, 1, 2 …",
     r"(.*\.)?embeddings\.token_type_ids": "zeros: what is taken where none are given",
+    r"(encoder|decoder)\.version": "the version of the program that trained it",
 }
-VERSION = {r"(encoder|decoder)\.version": "the version of the program that trained it"}
 # Tensors of heads, which a base model does not have.
 _HEADS = re.compile(
     r"(lm_head|embed_out|proj_out|cls|predictions|sop_classifier|classifier|score|qa_outputs|"
@@ -96,7 +94,8 @@ class Others:
 
     def __init__(self, architecture, kind, prefix, base):
         self._architecture, self._prefix, self._base = architecture, prefix, base
-        self._unread = [*architecture.unread, *architecture.unread_of.get(kind, ())]
+        of_kind = architecture.unread_of.get(kind, ())
+        self._unread = [*_BUFFERS, *architecture.unread, *of_kind]
 
     def unread(self, name):
         """Whether no output depends on a tensor."""

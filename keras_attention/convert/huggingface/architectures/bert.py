@@ -11,7 +11,7 @@ import re
 import keras
 
 from keras_attention import patterns
-from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.models import Encoder
@@ -37,7 +37,7 @@ ROBERTA = _BERT | fields.fixed(pad_token_id=1)
 MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
 # Those of RoBERTa, and of both layers of its classifier.
 HEADS_ROBERTA = ("lm_head. dense layer_norm bias decoder", "classifier. dense out_proj")
-COUNTED = {**architecture.COUNTED, r"pooler\..*": "of another task"}
+POOLER = {r"pooler\..*": "of another task"}
 
 
 def like_bert(
@@ -55,7 +55,7 @@ def like_bert(
     first=0,
     layers="encoder.layer",
     others=(),
-    unread=COUNTED,
+    unread=POOLER,
 ):
     """The `Architecture` of an encoder with tables of tokens and positions.
 
@@ -203,7 +203,7 @@ ARCHITECTURES = {
         block_names(),
         classes="bert.pooler.dense classifier",
         heads=("ForMaskedLM", "ForPreTraining", "ForSequenceClassification"),
-        unread={**COUNTED, r"cls\.seq_relationship\..*": "of another task"},
+        unread={**POOLER, r"cls\.seq_relationship\..*": "of another task"},
     ),
     # Positions count from the row after that of padding, and are those of real tokens by the mask.
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTAS),
@@ -222,7 +222,6 @@ ARCHITECTURES = {
         },
         prefix="model.",
         head=_MODERN_HEAD,
-        unread=architecture.ROTARY,
         same=_SAME,
     ),
 }

@@ -152,7 +152,7 @@ ARCHITECTURES = {
         lambda config, n: {"residual": "parallel" if config["use_parallel_residual"] else "pre"},
         rotary={"fraction": "rotary_pct", "base": "rotary_emb_base"},
         head="embed_out",
-        unread={**architecture.ROTARY, **architecture.causal("attention")},
+        unread=architecture.causal("attention"),
     ),
     "phi": language_model(
         fields.LANGUAGE
@@ -168,7 +168,6 @@ ARCHITECTURES = {
         },
         lambda config, n: {"qk_norm": stacks.norm(config) if config["qk_layernorm"] else False},
         rotary={"fraction": "partial_rotary_factor"},
-        unread=architecture.ROTARY,
         **_PARALLEL,
         **_BIASED,
     ),
@@ -194,7 +193,6 @@ ARCHITECTURES = {
         )
         | entries.network(_NETWORK),
         _falcon,
-        unread=architecture.ROTARY,
     ),
     "bloom": language_model(
         fields.COMMON
@@ -256,6 +254,5 @@ ARCHITECTURES = {
             "decoder.project_in": "embeddings.token_projection",
             "decoder.project_out": "logits.transform",
         },
-        unread=architecture.VERSION,
     ),
 }

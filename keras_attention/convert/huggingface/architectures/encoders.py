@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.longformer_attention import LongformerAttention
@@ -152,7 +152,6 @@ ARCHITECTURES = {
         hidden="activation",
         pooled="relu",
         layers="transformer.layer",
-        unread=architecture.COUNTED,
     ),
     "electra": bert.like_bert(
         "electra. Electra",
@@ -169,7 +168,6 @@ ARCHITECTURES = {
         heads=("ForPreTraining", "ForMaskedLM", "ForSequenceClassification"),
         head=_electra_head,
         others={"embeddings_project": "embeddings.projection"},
-        unread=architecture.COUNTED,
     ),
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
@@ -202,7 +200,7 @@ ARCHITECTURES = {
         parts=_albert,
         layers="encoder.albert_layer_groups",
         others={"encoder.embedding_hidden_mapping_in": "embeddings.projection"},
-        unread={**bert.COUNTED, r"sop_classifier\..*": "of another task"},
+        unread={**bert.POOLER, r"sop_classifier\..*": "of another task"},
     ),
     # The discriminator that version 3 was trained as is left out.
     "deberta-v2": bert.like_bert(
@@ -230,7 +228,6 @@ ARCHITECTURES = {
             "encoder.LayerNorm": "blocks.0.attention.position.norm",
         },
         unread={
-            **architecture.COUNTED,
             r"embeddings\.position_embeddings\.weight": "of training: distances are the positions",
             r"(lm|mask)_predictions\..*": "of training",
         },

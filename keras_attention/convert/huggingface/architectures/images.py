@@ -9,8 +9,9 @@ of the patches too, as is the gated network of its largest model. Images have th
 import keras
 
 from keras_attention import patterns, positions
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.layers.blocks.norms import LayerScale
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
@@ -133,7 +134,6 @@ _ATTENTION = "attention. attention.query attention.key attention.value output.de
 _NORMS, _NETWORK = "layernorm_before layernorm_after", "intermediate.dense output.dense"
 _BLOCK = entries.block(_NORMS, _ATTENTION, _NETWORK)
 _TWO_TOKENS = ("cls_token", "distillation_token")
-_POOLER = {r"pooler\..*": "of another task"}
 
 # Swin: stages of blocks in windows, every second of which is shifted, with merged patches between
 #
@@ -303,14 +303,14 @@ def _clip(name, fields, tensors, **given):
         {"encoder.layers": _BLOCKS, **tensors},
         prefix=f"{tower}_model.",
         head={f"{projection}_projection": "logits.dense"},
-        unread={**architecture.COUNTED, pattern: "of the other tower, and of both"},
+        unread={pattern: "of the other tower, and of both"},
         **given,
     )
 
 
 ARCHITECTURES = {
-    "vit": _like_vit("vit. ViT", _VIT, _BLOCK, unread=_POOLER),
-    "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=_POOLER),
+    "vit": _like_vit("vit. ViT", _VIT, _BLOCK, unread=bert.POOLER),
+    "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=bert.POOLER),
     "dinov2": _like_vit(
         "dinov2. Dinov2",
         IMAGES

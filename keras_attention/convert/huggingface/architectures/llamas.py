@@ -4,7 +4,7 @@ They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (20
 1 and 2, and the text model of Gemma 3.
 """
 
-from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.layers.blocks.norms import RMSNorm
 
 
@@ -39,19 +39,10 @@ _GATED_IN_ONE = entries.gated_in_one("mlp. gate_up_proj down_proj")
 _HALF = {"fraction": "partial_rotary_factor"}
 
 
-def llama(
-    fields,
-    block=lambda config, n: {},
-    tensors=BRANCHES | GATED,
-    *,
-    unread=(),
-    gated=True,
-    **options,
-):
+def llama(fields, block=lambda config, n: {}, tensors=BRANCHES | GATED, gated=True, **options):
     """As of `stacks.language_model`, with Llama's names of the stack, and of tensors by default."""
-    names, unread = "model. embed_tokens layers norm", {**architecture.ROTARY, **dict(unread)}
-    given = {"gated": gated, "unread": unread, **options}
-    return stacks.language_model(fields, names, tensors, block, **given)
+    names = "model. embed_tokens layers norm"
+    return stacks.language_model(fields, names, tensors, block, gated=gated, **options)
 
 
 _QWEN = (

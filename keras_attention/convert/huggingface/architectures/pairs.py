@@ -10,7 +10,7 @@ import functools
 import keras
 
 from keras_attention import positions
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.tensors import Checkpoint
 from keras_attention.layers.blocks.norms import RMSNorm
@@ -142,7 +142,6 @@ def _like_bart(fields, **options):
         prefix="model.",
         head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
         unread={
-            **architecture.VERSION,
             # Others have them among the tensors of the model.
             r"(encoder|decoder)\.embed_positions\.weight": "of models where they are computed",
         },
@@ -304,7 +303,6 @@ ARCHITECTURES = {
             **_names(0, key=lambda path: lambda name, owner: entries.of({name: path}, owner)[:1]),
         },
         prefix="model.",
-        unread=architecture.VERSION,
         same={"decoder.embed_tokens.weight": [r"proj_out\.weight"]},
         input_shape=lambda config: [(None, None, config["num_mel_bins"]), (None, None)],
     ),
