@@ -95,6 +95,13 @@ def test_attention_of_keras(make):
         both.close(numpy(scores)[:, 0][both.PADDING], numpy(expected_scores)[both.PADDING])
 
 
+def test_a_query_without_keys_is_zero_here_whatever_the_peer_gives():
+    theirs = both.built(keras.layers.MultiHeadAttention(2, 4), both.X)
+    nothing = np.zeros((both.B, both.T, both.T), bool)
+    assert np.abs(numpy(theirs(both.X, both.X, attention_mask=nothing))).max() > 0
+    assert not numpy(convert.from_keras(theirs)(both.X, attention_mask=nothing)).any()
+
+
 def test_dtype_policy_and_initializers_are_kept():
     theirs = keras.layers.MultiHeadAttention(
         2, 4, kernel_initializer="he_normal", kernel_regularizer="l2", dtype="mixed_bfloat16"

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import positions
+from keras_attention import patterns, positions
 from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 from tests.models.stacks import randomize
@@ -16,6 +16,14 @@ REAL = np.array([[1, 1, 0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0, 0, 0]], bool)
 X = random(2, 8, D)
 PIXELS = np.repeat(np.repeat(REAL.reshape(2, *GRID), 2, axis=1), 2, axis=2)
 IMAGES = np.where(PIXELS[..., None], 1 + random(2, 4, 8, 3) ** 2, 0).astype("float32")
+
+
+def test_one_block_on_a_grid_gives_all_the_places_of_cells():
+    grid = ka.TransformerBlock(24, 2, pattern=patterns.GridWindow(GRID, 2))
+    near = ka.TransformerBlock(24, 2, pattern=patterns.SlidingWindow(1, 1))
+    found = ka.Encoder([near, grid])(X, mask=REAL)
+    expected = grid(near(X, mask=REAL), mask=REAL)
+    np.testing.assert_allclose(numpy(found)[REAL], numpy(expected)[REAL], atol=1e-5)
 
 
 def test_steps_of_a_decoder_count_cells_and_calls_too():

@@ -133,6 +133,13 @@ on_torch = pytest.mark.skipif(keras.config.backend() != "torch", reason="read al
 
 
 @on_torch
+@pytest.mark.parametrize("case", ["BART greedy", "BART beams"])
+def test_settings_in_config_json(case, folders):
+    """As folders have them that are older than `generation_config.json`."""
+    check(folders, case, old=True)
+
+
+@on_torch
 def test_a_forced_token_of_old_files_of_bart(folders):
     """With all settings in `config.json`, as folders older than `generation_config.json` have."""
     forced = {"force_bos_token_to_be_generated": True, "bos_token_id": 9}
@@ -277,3 +284,12 @@ def test_published_configurations_have_settings(tmp_path):
             stops = config.get("eos_token_id")
             stops = stops if isinstance(stops, list) else [stops] if stops is not None else []
             assert options["stop_tokens"] == tuple(stops)
+    summaries = convert.generation_options(
+        written(tmp_path, **PUBLISHED["facebook/bart-large-cnn"]), "beam_search"
+    )
+    rules = generation.Constraints(
+        forced_first_token=0, forced_last_token=2, min_tokens=55, no_repeat_ngram_size=3
+    )
+    assert summaries["constraints"] == rules
+    assert (summaries["num_beams"], summaries["length_penalty"]) == (4, 2.0)
+    assert summaries["stopping"] == "first"
