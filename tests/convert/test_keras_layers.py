@@ -1,6 +1,7 @@
 """Layers of Keras converted: the new layer gives what the old one gives."""
 
 import keras
+import numpy as np
 import pytest
 
 import keras_attention as ka
