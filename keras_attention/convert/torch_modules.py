@@ -138,10 +138,10 @@ def _check_parts(module, cross_attention):
         same = {"embed_dim": size, "num_heads": module.self_attn.num_heads}
         _check_attention(module, "multihead_attn", **same, vdim=context_size)
     check("linear2", ("Linear",), in_features=module.linear1.out_features, out_features=size)
-    for number in (1, 2, 3) if cross_attention else (1, 2):
-        check(f"norm{number}", ("LayerNorm",), eps=eps, normalized_shape=(size,))
+    for number in ("", 1, 2, 3) if cross_attention else ("", 1, 2):
         check(f"dropout{number}", ("Dropout", "Identity"))
-    check("dropout", ("Dropout", "Identity"))
+        if number:
+            check(f"norm{number}", ("LayerNorm",), eps=eps, normalized_shape=(size,))
     return context_size
 
 

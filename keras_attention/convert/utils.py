@@ -72,11 +72,8 @@ def check_part(peer, path, classes, **expected):
 
 
 def _replaced(peer, path, expected, found):
-    refuse(
-        peer,
-        f"its part `{path}` was replaced: expected {expected}, and found {found}",
-        "Convert its attention alone, and put the parts together in a custom layer.",
-    )
+    why = f"its part `{path}` was replaced: expected {expected}, and found {found}"
+    refuse(peer, why, "Convert its attention alone, and put the parts together in a custom layer.")
 
 
 def arguments(layer, names=""):

@@ -74,10 +74,8 @@ def attention_gradients(
     def total(*factors):
         """The target, where each weight is multiplied by its factor."""
         # Of each layer, those of its calls in turn, and None for later ones.
-        of_calls: dict[str, list] = {name: [] for name in layers}
-        for call, factor in zip(weights, factors, strict=True):
-            of_calls[call.partition(" (call ")[0]].append(factor)
-        factors_left = {name: iter(found) for name, found in of_calls.items()}
+        calls = list(zip(map(_of_call, weights), factors, strict=True))
+        factors_left = {name: iter([x for of, x in calls if of == name]) for name in layers}
 
         def factor_of(name):
             return next(factors_left[name], None)
@@ -115,5 +113,10 @@ def attention_gradients(
     normed = {name for name, layer in layers.items() if traits.of(layer).norms_heads}
     return Gradients(
         {name: array.astype("float32") for name, array in zip(weights, found, strict=True)},
-        normed={name for name in weights if name.partition(" (call ")[0] in normed},
+        normed={name for name in weights if _of_call(name) in normed},
     )
+
+
+def _of_call(name):
+    """The name of a layer by that of one of its calls."""
+    return name.partition(" (call ")[0]

@@ -57,8 +57,7 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
     True
     """
     chosen = _read("ablate_heads", model, heads)
-    copy = _configured_copy(model)
-    _load_states(model, copy)
+    copy = _copied(model)
     for old, new in zip(model.variables, copy.variables, strict=True):
         new.assign(old.value)
     parts = _parts(model, copy)
@@ -123,7 +122,7 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                     f"many of each must be pruned. Received: heads={dict(heads)}"
                 )
             stack.enter_context(_configured(maker, layer, kept[name]))
-        copy = _configured_copy(model)
+        copy = _copied(model)
     parts = _parts(model, copy)
     for name in chosen:
         if _sizes(parts[name]) != kept[name].counts:
@@ -131,7 +130,6 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 "The heads of a layer are pruned by its own configuration, or that of a "
                 f"`TransformerBlock`. Received: {name!r}, which another layer made"
             )
-    _load_states(model, copy)
     # What has weights of a layer's heads: itself, and its alignment.
     cells = [part for part in keras_private.sublayers(model) if isinstance(part, AttentionCell)]
     owners = {
@@ -241,8 +239,11 @@ def _sizes(layer):
     return layer.num_heads, (ours and layer.num_key_value_heads) or layer.num_heads
 
 
-def _configured_copy(model):
-    """A new model of the configuration of a model, without its `compile`."""
+def _copied(model):
+    """A new model of the configuration of a model, without its `compile`, with all but its weights.
+
+    Layers load what is no variable, such as the vocabulary of a layer of text.
+    """
     with keras_private.ObjectSharingScope():
         config = keras.saving.serialize_keras_object(model)
     config.pop("compile_config", None)
@@ -255,29 +256,24 @@ def _configured_copy(model):
             f"used twice but by a functional model. Received: {model.name!r} with "
             f"{len(model.variables)} variables, and {len(copy.variables)} by its configuration"
         )
-    return copy
-
-
-def _load_states(model, copy):
-    """Lets layers of a copy load what is no variable, such as the vocabulary of a layer of text."""
-    for old, new in zip(
-        *(_with_own(one, "load_own_variables") for one in (model, copy)), strict=True
-    ):
+    for old, new in _with_own("load_own_variables", model, copy):
         if [v.shape for v in old.variables] == [v.shape for v in new.variables]:
             store: dict = {}
             old.save_own_variables(store)
             new.load_own_variables(store)
-    for old, new in zip(*(_with_own(one, "load_assets") for one in (model, copy)), strict=True):
+    for old, new in _with_own("load_assets", model, copy):
         with tempfile.TemporaryDirectory() as folder:
             old.save_assets(folder)
             new.load_assets(folder)
+    return copy
 
 
-def _with_own(model, method):
-    """The layers, of the model and in it, whose class replaces a method of Keras's base class."""
+def _with_own(method, *models):
+    """The layers of both models whose class replaces a method of Keras's base class, in pairs."""
     bases = [getattr(base, method, None) for base in (keras.Layer, saving.ConfigurableLayer)]
-    parts = [model, *keras_private.sublayers(model)]
-    return [part for part in parts if getattr(type(part), method, None) not in bases]
+    layers = ([model, *keras_private.sublayers(model)] for model in models)
+    own = ([x for x in found if getattr(type(x), method, None) not in bases] for found in layers)
+    return zip(*own, strict=True)
 
 
 def _parts(model, copy):
@@ -309,21 +305,17 @@ def _owner(weight, owners, kept):
 def _clear(name, layer, heads):
     """Sets the weights to 0 that let the output of a layer depend on some of its heads."""
     count, groups = _sizes(layer)
-    heads = sorted(heads)
-    if isinstance(layer, PROJECTED):
-        weights, axis = [layer.output_dense.kernel], 0
-    elif groups == count and (
-        layer.position is None or type(layer.position).build_values is Position.build_values
-    ):
-        weights, axis = layer.value_dense.weights, -1
-    else:
+    heads, projected = sorted(heads), isinstance(layer, PROJECTED)
+    position = None if projected else layer.position
+    changes = position is not None and type(position).build_values is not Position.build_values
+    if not projected and (groups != count or changes):
         raise ValueError(
             f"A layer without an output projection must have values of its own for each head. "
             f"Received: {name!r} of class {type(layer).__name__}"
         )
-    for weight in weights:
+    for weight in [layer.output_dense.kernel] if projected else layer.value_dense.weights:
         array = np.array(ops.convert_to_numpy(weight.value))
-        if axis == 0:
+        if projected:
             array[heads] = 0
         else:
             array.reshape((*array.shape[:-1], count, -1))[..., heads, :] = 0
@@ -354,14 +346,10 @@ def _check_position(name, old, new, kept):
     position = getattr(old, "position", None)
     if position is None or "bias" not in position.overrides:
         return
-    i, j = np.arange(9, dtype="int32")[:, None], np.arange(9, dtype="int32")[None]
+    i, j = ops.arange(9, dtype="int32")[:, None], ops.arange(9, dtype="int32")[None]
     before, after = (
-        layer.position.bias(
-            ops.convert_to_tensor(i), ops.convert_to_tensor(j), layer.heads.count("query")
-        )
-        for layer in (old, new)
+        ops.convert_to_numpy(x.position.bias(i, j, x.heads.count("query"))) for x in (old, new)
     )
-    before, after = ops.convert_to_numpy(before), ops.convert_to_numpy(after)
     if before.shape[-3] > 1:
         # Two attentions for each head, if differential.
         each = before.shape[-3] // old.num_heads
@@ -380,13 +368,12 @@ def _check_norm(name, layer):
     for role in ("query", "key"):
         shape = (1, 1, layer.heads.count(role), layer.key_dim)
         x = np.random.default_rng(0).normal(size=shape).astype("float32")
+        other = np.concatenate([1 - 2 * x[:, :, :1], x[:, :, 1:]], axis=2)
         before, after = (
-            ops.convert_to_numpy(
-                ops.cast(layer.normed(ops.convert_to_tensor(one), role), "float32")
-            )
-            for one in (x, np.concatenate([1 - 2 * x[:, :, :1], x[:, :, 1:]], axis=2))
+            ops.convert_to_numpy(ops.cast(layer.normed(one, role), "float32"))[:, :, 1:]
+            for one in map(ops.convert_to_tensor, (x, other))
         )
-        if not np.allclose(before[:, :, 1:], after[:, :, 1:], rtol=0, atol=1e-2):
+        if not np.allclose(before, after, rtol=0, atol=1e-2):
             raise ValueError(
                 "The `qk_norm` of a head must not depend on others. "
                 f"Received: {layer.qk_norm!r} of {name!r}"

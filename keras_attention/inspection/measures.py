@@ -24,41 +24,30 @@ class Gradients(dict):
         self.normed = normed
 
 
-def _read(scores):
-    """Arrays (B, H, T, S) in float64, by the names of their layers."""
-    if isinstance(scores, Mapping):
-        named = dict(scores)
-    elif isinstance(scores, (list, tuple)):
-        named = dict(enumerate(scores))
-    else:
+def _read(scores, weights=True):
+    """Arrays (B, H, T, S) in float64 by the names of their layers, checked to be weights or not."""
+    if not isinstance(scores, (Mapping, list, tuple)):
         raise TypeError(
             "`scores` must be a dict or a list of arrays (B, H, T, S), such as the result of "
             f"`collect_attention`. Received: {type(scores).__name__}"
         )
     found = {}
-    for name, weights in named.items():
-        array = labels.array(weights, f" of {name!r}").astype("float64")
+    for name, given in scores.items() if isinstance(scores, Mapping) else enumerate(scores):
+        array = labels.array(given, f" of {name!r}").astype("float64")
         if array.ndim != 4 or 0 in array.shape:
             raise ValueError(
                 f"`scores` of {name!r} must be (B, H, T, S), none of them 0. "
                 f"Received: shape {array.shape}"
             )
-        found[name] = array
-    if not found:
-        raise ValueError(f"`scores` must have a layer at least. Received: {scores!r}")
-    return found
-
-
-def _weights(scores):
-    """The same of weights, which are finite and not negative."""
-    found = _read(scores)
-    for name, array in found.items():
-        if not np.isfinite(array).all() or array.min() < 0:
+        if weights and (not np.isfinite(array).all() or array.min() < 0):
             raise ValueError(
                 f"`scores` of {name!r} must be weights, finite and not negative, which "
                 "those of `DifferentialAttention` are not: leave such layers out. "
                 f"Received: numbers from {array.min()} to {array.max()}"
             )
+        found[name] = array
+    if not found:
+        raise ValueError(f"`scores` must have a layer at least. Received: {scores!r}")
     return found
 
 
@@ -86,7 +75,7 @@ def attention_entropy(scores: Weights) -> dict:
     >>> attention_entropy({"layer": weights})["layer"].round(3) + 0.0
     array([0.   , 0.693])
     """
-    return {name: _of_rows(array, _entropy) for name, array in _weights(scores).items()}
+    return {name: _of_rows(array, _entropy) for name, array in _read(scores).items()}
 
 
 def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> dict:
@@ -117,7 +106,7 @@ def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> 
     array([0.5, 0.5])
     """
     found = {}
-    for name, array in _weights(scores).items():
+    for name, array in _read(scores).items():
         if array.shape[2] != array.shape[3]:
             continue
         sizes = array.shape[-1:] if grid is None else shapes.check_sizes("grid", grid, 1)
@@ -130,11 +119,7 @@ def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> 
         array = array[:, :, -count:, -count:]
         places = np.stack(np.unravel_index(np.arange(count), sizes), axis=-1)
         distances = np.linalg.norm(places[:, None] - places[None], axis=-1)
-
-        def mean(weights, distances=distances):
-            return (weights * distances).sum(axis=-1)
-
-        found[name] = _of_rows(array, mean)
+        found[name] = _of_rows(array, lambda w, d=distances: (w * d).sum(axis=-1))
     return found
 
 
@@ -162,7 +147,7 @@ def head_importance(gradients: Weights) -> dict:
     >>> head_importance({"layer": gradients})["layer"]
     array([0.25, 1.  ])
     """
-    named = _read(gradients)
+    named = _read(gradients, weights=False)
     if normed := sorted(set(named) & set(getattr(gradients, "normed", ()))):
         raise ValueError(
             "A norm after the heads of `DifferentialAttention` removes a factor of their weights, "
@@ -280,7 +265,7 @@ def attention_flow(scores: Weights, residual: float = 0.5) -> np.ndarray:
 def _steps(scores, residual):
     """The matrix A of each layer, (B, T, T), or (B, Q, T) of the last."""
     residual = shapes.check_rate("residual", residual)
-    named = _weights(scores)
+    named = _read(scores)
     batch, _, _, length = next(iter(named.values())).shape
     last = list(named)[-1]
     for name, array in named.items():

@@ -142,8 +142,8 @@ class Embeddings(saving.ConfigurableLayer):
     def compute_output_spec(self, inputs, types=None, positions=None, training=None):
         self._check_types(types)
         if self.positions is not None and positions is not None:
-            vectors = self.tokens.compute_output_shape(inputs.shape)
-            self.positions.compute_output_spec(keras.KerasTensor(vectors), positions=positions)
+            vectors = keras.KerasTensor(self.tokens.compute_output_shape(inputs.shape))
+            self.positions.compute_output_spec(vectors, positions=positions)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
 
 
@@ -246,10 +246,9 @@ class Logits(saving.ConfigurableLayer):
 
     def _check(self, table):
         if self.tied == (table is None):
-            found = "no `table`" if table is None else "a `table`"
             raise ValueError(
-                "`Logits` take a `table` if, and only if, they are tied. "
-                f"Received: tied={self.tied}, and {found}"
+                "`Logits` take a `table` if, and only if, they are tied. Received: "
+                f"tied={self.tied}, and {'no' if table is None else 'a'} `table`"
             )
 
     def _tied(self, x, table):

@@ -101,14 +101,12 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def _embed(self, inputs, mask, types, positions, segment_ids, offset, training):
         """The vectors that enter the first block, and their mask."""
-        if types is not None:
-            self._check_types(types)
+        self._check_types(types)
         if self.embeddings is None:
             return inputs, masks.padding(inputs, mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, mask)
         if of_inputs is not masks.implicit(inputs):
             inputs = masks.carry(ops.copy(inputs), of_inputs)
-
         positions = self._counting(positions)
         if isinstance(positions, str):
             counts = positions == "tokens" and self.embeddings.positions is not None
@@ -143,8 +141,7 @@ class Stack(saving.ConfigurableModel, saved=False):
             mask = masks.boolean("mask", mask)
             # It may be that of images (B, …), or of a sequence (B, T).
             fits = len(mask.shape) == len(inputs.shape) - 1 > 1
-            if len(mask.shape) == 2:
-                fits = masks.may_fit(mask, inputs.shape[1])
+            fits = masks.may_fit(mask, inputs.shape[1]) if len(mask.shape) == 2 else fits
             if not masks.may_fit(mask, vectors[1]) and fits:
                 of_inputs = masks.both(carried, mask)
             else:
@@ -180,9 +177,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
-        rows = Rows(x, mask, positions)
-        if cache is None:
-            rows = self._rows(x, mask, *of_pairs)
+        rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *of_pairs)
         x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         for block, cells, of_block, before in self._of_blocks(context, cache):

@@ -72,7 +72,7 @@ class EncoderDecoder(saving.ConfigurableModel):
         self.decoder = saving.check_layer("decoder", decoder, Decoder)
 
     def build(self, inputs_shape):
-        source, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))
+        source, target = _two(inputs_shape, (list, tuple))
         if not self.encoder.built:
             self.encoder.build(source)
         if not self.decoder.built:
@@ -132,7 +132,7 @@ class EncoderDecoder(saving.ConfigurableModel):
         return self.decoder.compute_mask(target, of_target)
 
     def compute_output_shape(self, inputs_shape):
-        _, target = _two(inputs_shape, lambda shape: isinstance(shape, (list, tuple)))
+        _, target = _two(inputs_shape, (list, tuple))
         return self.decoder.compute_output_shape(target)
 
     def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
@@ -142,9 +142,10 @@ class EncoderDecoder(saving.ConfigurableModel):
         return self.decoder.compute_output_spec(target, self.encoder.compute_output_spec(source))
 
 
-def _two(inputs, is_one=lambda tensor: True):
-    """Source and target, checked: arrays, or by `is_one` their shapes."""
-    if not isinstance(inputs, (list, tuple)) or len(inputs) != 2 or not all(map(is_one, inputs)):
+def _two(inputs, kinds=object):
+    """Source and target, checked: arrays, or their shapes, which are of `kinds`."""
+    two = isinstance(inputs, (list, tuple)) and len(inputs) == 2
+    if not two or not all(isinstance(x, kinds) for x in inputs):
         raise ValueError(
             "An EncoderDecoder is called with one list, `model([source, target])`, and the masks "
             f"of both after it. Received as the list: {inputs!r}"

@@ -141,9 +141,7 @@ def _words(argument, tokens, name):
 
 
 def _check_count(argument, tokens, name, count):
-    if tokens is None:
-        return
-    if len(tokens) != count or not _real(tokens):
+    if tokens is not None and (len(tokens) != count or not _real(tokens)):
         raise ValueError(
             f"`{argument}` must have a word for each of {count} positions, or None for padding, "
             "which is then left out. "
@@ -165,10 +163,9 @@ def visible(word):
     >>> visible(" the"), visible(""), visible("a\u202eb")
     ('␣the', '∅', 'a\\u202eb')
     """
-    inner = word.strip(" ")
-    start = len(word) - len(word.lstrip(" "))
-    edges = "␣" * start, "␣" * (len(word) - len(inner) - start)
-    return edges[0] + "".join(map(_visible, inner)) + edges[1] or "∅"
+    inner, start = word.strip(" "), len(word) - len(word.lstrip(" "))
+    end = len(word) - len(inner) - start
+    return "␣" * start + "".join(map(_visible, inner)) + "␣" * end or "∅"
 
 
 def _visible(character):

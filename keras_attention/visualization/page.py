@@ -95,13 +95,10 @@ def attention_html(
         "texts": texts,
         "levels": int(np.iinfo(kind).max),
     }
-    style, script = _source("page.css"), _source("page.js")
-    parts = {
+    parts = {"style": _source("page.css"), "script": _source("page.js")}
+    parts |= {f"{name}_hash": _hash(source) for name, source in parts.items()}
+    parts |= {
         "title": html.escape(labels.visible(str(title))),
-        "style": style,
-        "style_hash": _hash(style),
-        "script": script,
-        "script_hash": _hash(script),
         # ASCII, and no "<" that could end the element.
         "data": json.dumps(data).replace("<", "\\u003c"),
         "weights": "\n".join(weights),

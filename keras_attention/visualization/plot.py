@@ -36,11 +36,7 @@ def plot_attention(
     All share one scale, from 0 to the largest weight.
 
     Args:
-        scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
-            list or by name, as `collect_attention` returns them, optionally with a batch axis of 1.
-        query_tokens: T words. None instead of a word marks padding, which is omitted.
-            If layers have different words, a dict of such lists by the names of the layers.
-        key_tokens: S words, likewise; None for self-attention.
+        scores, query_tokens, key_tokens: as in `attention_html`.
         title: of the figure.
         cmap: a matplotlib color map.
 
@@ -74,12 +70,8 @@ def plot_attention(
     rows = _rows(layers)
     columns = max(len(row) for row in rows)
     unit = READABLE if len(rows) == columns == 1 else SMALL
-    widths = [0.0] * columns
-    heights = []
-    for row in rows:
-        for column, (layer, _) in enumerate(row):
-            widths[column] = max(widths[column], _inches(layer.weights.shape[2], unit))
-        heights.append(max(_inches(layer.weights.shape[1], unit) for layer, _ in row))
+    heights = [_inches(row, 1, unit) for row in rows]
+    widths = [_inches([x[n] for x in rows if n < len(x)], 2, unit) for n in range(columns)]
     tokens = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
     title = _short(labels.visible(str(title)), LONGEST_HEADING) if title else None
     family = _families([*tokens, *(layer.name for layer in layers), title or ""])
@@ -125,7 +117,8 @@ def _rows(layers):
     return [heads[start : start + columns] for start in range(0, len(heads), columns)]
 
 
-def _inches(count, unit):
+def _inches(panels, axis, unit):
+    count = max(layer.weights.shape[axis] for layer, _ in panels)
     return min(max(count * unit, SMALLEST), LARGEST)
 
 

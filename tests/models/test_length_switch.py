@@ -13,29 +13,17 @@ ORIGINAL = 6
 IDS = np.random.default_rng(1).integers(1, 20, (2, 5)).astype("int32")
 PADDING = 0, 2
 MASK = np.array([[n >= padding for n in range(5)] for padding in PADDING])
+LONG = {"short_factors": [1.0, 1.5], "long_factors": [3.0, 9.0], "factor": 4.0}
 
 
-def rotary(scaling="longrope"):
-    if scaling == "dynamic":
-        return ka.positions.Rotary(scaling="dynamic", original_max_length=ORIGINAL)
-    return ka.positions.Rotary(
-        100.0,
-        scaling="longrope",
-        factor=4.0,
-        original_max_length=ORIGINAL,
-        short_factors=[1.0, 1.5],
-        long_factors=[3.0, 9.0],
-    )
-
-
-def decoder(scaling="longrope", layers=2, embeds=True):
+def decoder(scaling="longrope", layers=2):
     keras.utils.set_random_seed(0)
+    options = {"scaling": scaling, "original_max_length": ORIGINAL}
+    rotary = ka.positions.Rotary(100.0, **options, **(LONG if scaling == "longrope" else {}))
     blocks = [
-        ka.TransformerBlock(16, 2, causal=True, residual="pre", position=rotary(scaling))
+        ka.TransformerBlock(16, 2, causal=True, residual="pre", position=rotary)
         for _ in range(layers)
     ]
-    if not embeds:
-        return ka.Decoder(blocks)
     model = ka.Decoder(blocks, ka.Embeddings(ka.ScaledEmbedding(20, 8)), logits=ka.Logits(20))
     model.build((None, None))
     rng = np.random.default_rng(0)

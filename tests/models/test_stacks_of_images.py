@@ -40,17 +40,13 @@ def test_steps_of_a_decoder_count_cells_and_calls_too():
         np.testing.assert_allclose(numpy(found)[:, -1], numpy(model(alone))[:, -1], atol=1e-4)
 
 
-def in_a_row(*layers):
-    return keras.Sequential(layers)
-
-
 TOKENS = {
     "patches": lambda: ka.PatchEmbedding(2, D),
-    "patches, normalized": lambda: in_a_row(
-        ka.PatchEmbedding(2, D), keras.layers.LayerNormalization()
+    "patches, normalized": lambda: keras.Sequential(
+        [ka.PatchEmbedding(2, D), keras.layers.LayerNormalization()]
     ),
-    "patches, in a row in a row": lambda: in_a_row(
-        in_a_row(ka.PatchEmbedding(2, D)), keras.layers.Dense(D)
+    "patches, in a row in a row": lambda: keras.Sequential(
+        [keras.Sequential([ka.PatchEmbedding(2, D)]), keras.layers.Dense(D)]
     ),
     "merged patches": lambda: ka.PatchMerging((4, 8)),
     "a class token": lambda: ka.ClassToken(),
@@ -84,7 +80,7 @@ def test_a_mask_of_inputs_becomes_one_of_vectors(tokens):
 
 def test_a_mask_that_no_layer_passes_on_is_lost():
     """As Keras warns: a convolution makes none of a mask of pixels."""
-    convolution = in_a_row(keras.layers.Conv2D(D, 2, 2), keras.layers.Reshape((-1, D)))
+    convolution = keras.Sequential([keras.layers.Conv2D(D, 2, 2), keras.layers.Reshape((-1, D))])
     encoder = ka.Encoder([ka.TransformerBlock(24, 2)], ka.Embeddings(convolution))
     with pytest.warns(UserWarning, match="mask"):
         found = encoder(carrying(IMAGES, PIXELS))

@@ -59,17 +59,15 @@ class Architecture:
 
 # Other tensors of published files: buffers, heads, and second copies
 
-# Tables that transformers computes anew: versions before 4.32 saved them, and ignore them now.
-ROTARY = {
+# What no model reads: tables that transformers computes anew, as versions before 4.32 saved them.
+_BUFFERS = {
     r"(.*\.)?(rotary_emb(_local)?|maybe_rotary)\.(\w+_)?(inv_freq|cos_cached|sin_cached)": (
         "wavelengths of the configuration, and tables of them"
-    )
-}
-COUNTED = {
+    ),
     r"(.*\.)?embeddings\.position_ids": "0, 1, 2 …",
     r"(.*\.)?embeddings\.token_type_ids": "zeros: what is taken where none are given",
+    r"(encoder|decoder)\.version": "the version of the program that trained it",
 }
-VERSION = {r"(encoder|decoder)\.version": "the version of the program that trained it"}
 # Tensors of heads, which a base model does not have.
 _HEADS = re.compile(
     r"(lm_head|embed_out|proj_out|cls|predictions|sop_classifier|classifier|score|qa_outputs|"
@@ -95,36 +93,27 @@ class Others:
     """
 
     def __init__(self, architecture, kind, prefix, base):
-        unread = {**architecture.unread, **architecture.unread_of.get(kind, {})}
-        self._unread = re.compile("|".join(f"(?:{pattern})" for pattern in unread) or r"(?!)")
-        same = architecture.same.items()
-        self._same = [(re.compile(other), name) for name, others in same for other in others]
-        self._optional = architecture.optional
-        self._first, self._prefix, self._base = architecture.prefix, prefix, base
+        self._architecture, self._prefix, self._base = architecture, prefix, base
+        of_kind = architecture.unread_of.get(kind, ())
+        self._unread = [*_BUFFERS, *architecture.unread, *of_kind]
 
     def unread(self, name):
         """Whether no output depends on a tensor."""
-        if self._unread.fullmatch(self._bare(name)):
+        if self._base and (not name.startswith(self._prefix) or _HEADS.fullmatch(name)):
             return True
-        if not self._base:
-            return False
-        outside = bool(self._prefix) and not name.startswith(self._prefix)
-        return outside or _HEADS.fullmatch(name) is not None
+        return self._is(name, self._unread)
 
     def first(self, name, expected):
         """The first name of a tensor, among those of the model; None if it is no second one."""
-        if self.unread(name):
-            return None
-        bare = self._bare(name)
-        for other, first in self._same:
-            if other.fullmatch(bare):
-                found = {f"{self._prefix}{first}", first} & expected
-                return min(found, default=None)
+        for first, others in self._architecture.same.items():
+            if self._is(name, others) and not self.unread(name):
+                return min({f"{self._prefix}{first}", first} & expected, default=None)
         return None
 
     def optional(self, name):
         """Whether a tensor is of zeros in files without it."""
-        return self._bare(name) in self._optional
+        return self._is(name, map(re.escape, self._architecture.optional))
 
-    def _bare(self, name):
-        return name.removeprefix(self._first)
+    def _is(self, name, patterns):
+        bare = name.removeprefix(self._architecture.prefix)
+        return any(re.fullmatch(pattern, bare) for pattern in patterns)

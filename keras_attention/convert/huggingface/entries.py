@@ -113,8 +113,8 @@ def block(of_norms, of_attention, of_network, heads=HEADS):
 
 def names_of(text):
     """The names of a text, of which the first may be what the others begin with."""
-    first, *others = text.split()
-    return [first + name for name in others] if first.endswith(".") else [first, *others]
+    first, *others = text.split() or [""]
+    return [first + name for name in others] if first[-1:] in (".", "") else [first, *others]
 
 
 def _named(names, *paths):
@@ -186,11 +186,9 @@ def axes(path, count):
 @layout
 def convolution(name, owner, path):
     """The weight (outputs, inputs, …) and the bias, if any, of a convolution."""
-    inner, outer = (0, 1), (-1, -2)
+    axes = (0, 1), (-1, -2)
     weight = changed(
-        f"{path}.kernel",
-        lambda x: np.moveaxis(x, inner, outer),
-        lambda x: np.moveaxis(x, outer, inner),
+        f"{path}.kernel", lambda x: np.moveaxis(x, *axes), lambda x: np.moveaxis(x, *axes[::-1])
     )
     return of({".weight": weight, ".bias": f"{path}.bias"}, owner, name)
 
@@ -208,10 +206,8 @@ def by_head(name, owner, groups, paths=HEADS):
 def transposed(name, owner, what):
     """The same with a matrix in the layout (inputs, outputs)."""
     weight, *bias = _entries(name, owner, what)
-    turned = weight._replace(
-        split=lambda x: weight.split(x.T), join=lambda arrays: weight.join(arrays).T
-    )
-    return [turned, *bias]
+    split, join = (lambda x: weight.split(x.T)), (lambda arrays: weight.join(arrays).T)
+    return [weight._replace(split=split, join=join), *bias]
 
 
 @layout
@@ -238,5 +234,5 @@ def within(name, owner, path, table):
 @layout
 def blocks(name, stack, table):
     """The tensors of each block of a stack, `NAME.N.…`."""
-    found = [of(table, block, f"{name}.{n}.") for n, block in enumerate(stack.blocks)]
-    return [entry for entries in found for entry in entries]
+    made = enumerate(stack.blocks)
+    return [entry for n, block in made for entry in of(table, block, f"{name}.{n}.")]

@@ -3,6 +3,7 @@
 A field is read, ignored or refused. Defaults are those of the classes of `transformers`.
 """
 
+import re
 from typing import Any, NamedTuple
 
 NEEDED = object()
@@ -46,8 +47,17 @@ def count(default, kind=int):
 
 
 def defaults(**fields):
-    """Fields of the kinds of their defaults, as a part of a table; integers are positive."""
-    return {name: read(x, least=1 if type(x) is int else None) for name, x in fields.items()}
+    """Fields of the kinds of their defaults, as a part of a table; integers are positive.
+
+    Those of `ACTIVATED` have names of activations; a `Field` is as it is given.
+    """
+    return {name: _default(name, x) for name, x in fields.items()}
+
+
+def _default(name, x):
+    if isinstance(x, Field):
+        return x
+    return activation(x) if name in ACTIVATED else read(x, least=1 if type(x) is int else None)
 
 
 def nullable(**fields):
@@ -65,8 +75,8 @@ def only(*values):
 
 
 def fixed(**fields):
-    """Fields of which only the default is supported, as a part of a table."""
-    return {name: only(value) for name, value in fields.items()}
+    """Fields of which only the default is supported, or a tuple of values, the first by default."""
+    return {name: only(*(x if type(x) is tuple else (x,))) for name, x in fields.items()}
 
 
 def same_as(name):
@@ -84,12 +94,23 @@ def ignored(reason, names):
     return each(names, Field(reason=reason))
 
 
+def ignored_by_reason(text):
+    """The same of a text whose lines begin with a reason, `REASON: names`, or are indented."""
+    _, *parts = re.split(r"^(\S.*?):", text, flags=re.MULTILINE)
+    tables = map(ignored, parts[::2], parts[1::2])
+    return {name: field for table in tables for name, field in table.items()}
+
+
 def off(names):
     """Fields that are not read, and would be of another model if on, as a part of a table."""
     return each(names, Field(object, False, {False: None, None: None}))
 
 
-# Names of Hugging Face for activations, and ours.
+# Fields that have names of activations, these names, and ours.
+ACTIVATED = (
+    *("hidden_act", "hidden_activation", "activation_function", "activation"),
+    *("dense_act_fn", "classifier_activation", "pooler_hidden_act"),
+)
 ACTIVATIONS = {name: name for name in ("gelu", "quick_gelu", "relu", "silu", "tanh")}
 ACTIVATIONS |= {"gelu_python": "gelu", "relu2": "relu_squared", "swish": "silu"}
 ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "gelu_tanh")
@@ -128,53 +149,36 @@ _ALWAYS = {
     **each("min_length no_repeat_ngram_size", read(0, least=0)),
     "min_new_tokens": read(None, int | None, least=0),
     "repetition_penalty": read(1.0),
-    **ignored(
-        "of the first tokens of a target, which `start_tokens` reads",
-        " ".join(START.keys() - {"bos_token_id", "return_timestamps"}),
-    ),
-    **ignored(
-        "`max_tokens` is the caller's, for whose number of tokens `start` makes caches too",
-        "max_length max_new_tokens",
-    ),
-    **ignored("which function is called says it", "do_sample"),
-    **ignored(
-        "of what else is returned",
+    **ignored_by_reason(
         """
-        output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
-        """,
-    ),
-    **ignored(
-        "of how fast the same tokens are found",
-        """
-        use_cache use_mtp cache_implementation cache_config max_cache_len prefill_chunk_size
-        compile_config disable_compile continuous_batching_config low_memory num_assistant_tokens
-        num_assistant_tokens_schedule prompt_lookup_num_tokens max_matching_ngram_size
-        assistant_early_exit assistant_confidence_threshold assistant_lookbehind target_lookbehind
-        speculation_type
-        """,
-    ),
-    **ignored("NaN is an error here", "remove_invalid_values"),
-    **ignored(
-        "of the program that wrote the file",
-        "transformers_version _from_model_config _commit_hash _name_or_path trust_remote_code",
-    ),
-    **ignored(
-        "of Whisper's time stamps and long recordings",
-        """
-        alignment_heads is_multilingual max_initial_timestamp_index prev_sot_token_id
-        median_filter_width
-        """,
+of the first tokens of a target, which `start_tokens` reads:
+    decoder_start_token_id no_timestamps_token_id forced_decoder_ids language task lang_to_id
+    task_to_id
+`max_tokens` is the caller's, for whose number of tokens `start` makes caches too:
+    max_length max_new_tokens
+which function is called says it: do_sample
+of what else is returned:
+    output_attentions output_hidden_states output_scores output_logits return_dict_in_generate
+of how fast the same tokens are found:
+    use_cache use_mtp cache_implementation cache_config max_cache_len prefill_chunk_size
+    compile_config disable_compile continuous_batching_config low_memory num_assistant_tokens
+    num_assistant_tokens_schedule prompt_lookup_num_tokens max_matching_ngram_size
+    assistant_early_exit assistant_confidence_threshold assistant_lookbehind target_lookbehind
+    speculation_type
+NaN is an error here: remove_invalid_values
+of the program that wrote the file:
+    transformers_version _from_model_config _commit_hash _name_or_path trust_remote_code
+of Whisper's time stamps and long recordings:
+    alignment_heads is_multilingual max_initial_timestamp_index prev_sot_token_id
+    median_filter_width
+"""
     ),
     **_off("return_timestamps is_assistant token_healing", False),
     **_off("encoder_repetition_penalty guidance_scale", 1.0),
     **_off("encoder_no_repeat_ngram_size diversity_penalty penalty_alpha", 0),
     **_off("num_beam_groups", 1),
-    **_off(
-        """
-        exponential_decay_length_penalty watermarking_config stop_strings max_time constraints
-        force_words_ids dola_layers assistant_ensemble_weight
-        """
-    ),
+    **_off("exponential_decay_length_penalty watermarking_config stop_strings max_time"),
+    **_off("constraints force_words_ids dola_layers assistant_ensemble_weight"),
 }
 _SAMPLING = {
     **each("temperature top_p", read(None, float | None)),
@@ -207,46 +211,36 @@ GENERATION = {
 COMMON = {
     "model_type": read("", str),
     "architectures": read(None, list | None),
-    **ignored(
-        "of the program that wrote the file, or that runs the model",
-        """
-        name_or_path auto_map torch_dtype dtype return_dict output_past torchscript pruned_heads
-        use_bfloat16 gradient_checkpointing use_reentrant_checkpointing chunk_size_feed_forward
-        pretraining_tp is_encoder_decoder _attn_implementation attn_implementation
-        _attn_implementation_autoset _attn_implementation_internal _flash_attn_2_enabled
-        use_flash_attn xla_device unsloth_version unsloth_fixed sentence_transformers
-        transformers.js_config author license
-        """,
-    ),
     **ignored("of generation", " ".join({**GENERATION["greedy"], **START})),
-    **ignored("a special token", "sep_token_id cls_token_id unk_token_id mask_token_id"),
-    **ignored(
-        "of a tokenizer, or of what else prepares inputs",
-        "prefix tokenizer_class tokenizer_name processor_class model_max_length",
-    ),
-    **ignored(
-        "of training, and of heads for tasks that are not read",
+    **ignored_by_reason(
         """
-        initializer_range initializer_factor init_std init_method finetuning_task
-        task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
-        neftune_noise_alpha apply_spec_augment attention_softmax_in_fp32 aux_loss_alpha
-        bias_dropout_fusion drop_path_rate ep_size generator_size initializer_cutoff_factor
-        kobart_version layerscale_value mask_feature_length mask_feature_min_masks mask_feature_prob
-        mask_time_length mask_time_min_masks mask_time_prob masked_softmax_fusion offset_alibi
-        repad_logits_with_grad replacing_rate router_aux_loss_coef router_jitter_noise save_step
-        seq_aux skip_bias_add skip_bias_add_qkv sparse_pred_ignore_index sparse_prediction
-        student_decoder_layers student_encoder_layers use_mask_token
-        """,
-    ),
-    **ignored(
-        "a rate of dropout, which is 0 in use",
-        """
-        dropout dropout_rate attention_dropout activation_dropout hidden_dropout
-        hidden_dropout_prob attention_probs_dropout_prob resid_pdrop embd_pdrop attn_pdrop emb_pdrop
-        classifier_dropout classifier_dropout_prob classif_dropout qa_dropout seq_classif_dropout
-        pooler_dropout cls_dropout embedding_dropout mlp_dropout layerdrop encoder_layerdrop
-        decoder_layerdrop
-        """,
+of the program that wrote the file, or that runs the model:
+    name_or_path auto_map torch_dtype dtype return_dict output_past torchscript pruned_heads
+    use_bfloat16 gradient_checkpointing use_reentrant_checkpointing chunk_size_feed_forward
+    pretraining_tp is_encoder_decoder _attn_implementation attn_implementation
+    _attn_implementation_autoset _attn_implementation_internal _flash_attn_2_enabled
+    use_flash_attn xla_device unsloth_version unsloth_fixed sentence_transformers
+    transformers.js_config author license
+a special token: sep_token_id cls_token_id unk_token_id mask_token_id
+of a tokenizer, or of what else prepares inputs:
+    prefix tokenizer_class tokenizer_name processor_class model_max_length
+of training, and of heads for tasks that are not read:
+    initializer_range initializer_factor init_std init_method finetuning_task
+    task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
+    neftune_noise_alpha apply_spec_augment attention_softmax_in_fp32 aux_loss_alpha
+    bias_dropout_fusion drop_path_rate ep_size generator_size initializer_cutoff_factor
+    kobart_version layerscale_value mask_feature_length mask_feature_min_masks mask_feature_prob
+    mask_time_length mask_time_min_masks mask_time_prob masked_softmax_fusion offset_alibi
+    repad_logits_with_grad replacing_rate router_aux_loss_coef router_jitter_noise save_step
+    seq_aux skip_bias_add skip_bias_add_qkv sparse_pred_ignore_index sparse_prediction
+    student_decoder_layers student_encoder_layers use_mask_token
+a rate of dropout, which is 0 in use:
+    dropout dropout_rate attention_dropout activation_dropout hidden_dropout
+    hidden_dropout_prob attention_probs_dropout_prob resid_pdrop embd_pdrop attn_pdrop emb_pdrop
+    classifier_dropout classifier_dropout_prob classif_dropout qa_dropout seq_classif_dropout
+    pooler_dropout cls_dropout embedding_dropout mlp_dropout layerdrop encoder_layerdrop
+    decoder_layerdrop
+"""
     ),
     **fixed(is_decoder=False, add_cross_attention=False),
     **off("cross_attention_hidden_size tie_encoder_decoder"),
@@ -256,12 +250,10 @@ SIZES = COMMON | needs("hidden_size intermediate_size num_hidden_layers num_atte
 # Fields of stacks with tables of tokens.
 LANGUAGE = SIZES | needs("vocab_size")
 # Fields of a head that several architectures have.
-SUMMARY = ignored(
-    "of a head that is not read",
-    """
+SUMMARY = ignored_by_reason("""
+of a head that is not read:
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     summary_last_dropout
-    """,
-)
+""")
 # Fields of classifiers.
 LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}

@@ -13,15 +13,13 @@ from keras_attention.convert.huggingface.fields import GENERATION, START
 from keras_attention.generation import Constraints
 from keras_attention.sequences import shapes
 
-# Arguments of each function, by the settings that have them.
+# Settings that are arguments of each function, of these names unless `_RENAMED` has others.
 _ARGUMENTS = {
-    "greedy": {},
-    "sample": {name: name for name in ("temperature", "top_p", "min_p", "top_k")},
-    "beam_search": {
-        **{name: name for name in ("num_beams", "length_penalty")},
-        **{"num_return_sequences": "num_return", "early_stopping": "stopping"},
-    },
+    "greedy": "",
+    "sample": "temperature top_p min_p top_k",
+    "beam_search": "num_beams length_penalty num_return_sequences early_stopping",
 }
+_RENAMED = {"num_return_sequences": "num_return", "early_stopping": "stopping"}
 
 
 def generation_options(
@@ -67,7 +65,7 @@ def generation_options(
     stops = settings["eos_token_id"]
     stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
     pad = settings["pad_token_id"]
-    found = {ours: settings[name] for name, ours in _ARGUMENTS[method].items()}
+    found = {_RENAMED.get(x, x): settings[x] for x in _ARGUMENTS[method].split()}
     if method == "sample":
         # 0 means no limit.
         limits = {name: found[name] or None for name in ("min_p", "top_k")}
@@ -95,12 +93,11 @@ def _constraints(settings, stops):
     if settings.model_type in pairs.ARCHITECTURES.keys() - {"whisper"}:
         # That of all counts the only start token.
         least = max(length - 1, 0) if least is None else least
-    else:
-        # Both depend on the length of the prompt, which only a call knows.
-        if length and least is None:
-            _refuse(settings, "min_length", "0 or null, with 'min_new_tokens' in its place")
-        if first is not None:
-            _refuse(settings, "forced_bos_token_id", "null")
+    # Elsewhere, both depend on the length of the prompt, which only a call knows.
+    elif length and least is None:
+        _refuse(settings, "min_length", "0 or null, with 'min_new_tokens' in its place")
+    elif first is not None:
+        _refuse(settings, "forced_bos_token_id", "null")
     for pair in settings["sequence_bias"]:
         given = pair if isinstance(pair, list) and len(pair) == 2 else [None, None]
         if not isinstance(given[0], list) or not all(isinstance(x, int) for x in given[0]):
@@ -152,8 +149,8 @@ def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
             f"`folder` must be of a model of two sequences, one of {sorted(pairs.ARCHITECTURES)}. "
             f"Received: model_type={settings.model_type!r}, whose text starts with its prompt"
         )
-    first = settings["decoder_start_token_id"]
-    first = settings["bos_token_id"] if first is None else first
+    starts = settings["decoder_start_token_id"], settings["bos_token_id"]
+    first = next((token for token in starts if token is not None), None)
     if first is None:
         raise ValueError(
             f"`{settings.where}` must have 'decoder_start_token_id' or 'bos_token_id'. "
@@ -167,12 +164,10 @@ def _of_whisper(settings):
     language, task, languages = settings["language"], settings["task"], settings["lang_to_id"]
     if language is None and task is None:
         forced = settings["forced_decoder_ids"]
-        if not all(
-            isinstance(x, list) and len(x) == 2 and x[0] == n + 1 for n, x in enumerate(forced)
-        ):
+        found = [x[1] for x in forced if isinstance(x, list) and len(x) == 2]
+        if list(forced) != [[n, token] for n, token in enumerate(found, 1)]:
             wanted = "tokens for the places 1, 2, … of a target"
             settings.refuse("forced_decoder_ids", wanted, forced)
-        found = [token for _, token in forced]
     else:
         found = [
             languages.get(f"<|{language}|>", languages.get(str(language))),

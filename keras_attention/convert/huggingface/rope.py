@@ -150,11 +150,11 @@ def _options(given, kind, longest, original):
         factor = longest / original if given["factor"] is None else given["factor"]
     else:
         factor = _there(given, "factor")
-    options = {"factor": factor, "original_max_length": original}
     if kind == "linear":
         return {"factor": factor}
+    options = {"factor": factor, "original_max_length": longest if kind == "dynamic" else original}
     if kind == "dynamic":
-        return {**options, "original_max_length": longest}
+        return options
     if kind == "llama3":
         fast, slow = (_there(given, name) for name in ("high_freq_factor", "low_freq_factor"))
         return {**options, "beta_fast": fast, "beta_slow": slow}

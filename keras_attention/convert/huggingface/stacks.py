@@ -2,7 +2,7 @@
 
 import keras
 
-from keras_attention import activations, patterns
+from keras_attention import activations, patterns, scores
 from keras_attention.convert.huggingface import entries, rope
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.layers.blocks.norms import RMSNorm
@@ -19,7 +19,7 @@ def language_model(
     block=lambda config, n: {},
     *,
     further=lambda config: {},
-    others=None,
+    others=(),
     head="lm_head",
     unread=(),
     **options,
@@ -39,20 +39,18 @@ def language_model(
     options = {"causal": True, "residual": "pre", **options}
 
     def make(config):
-        made = blocks(config, lambda n: {**options, **block(config, n)})
-        parts = {"embeddings": {}, "logits": {}, "final_norm": _final_norm, **further(config)}
-        final_norm = parts["final_norm"]
+        made, parts = blocks(config, lambda n: {**options, **block(config, n)}), further(config)
         return Decoder(
             made,
-            embeddings(config, **parts["embeddings"]),
-            final_norm(made[-1]) if final_norm is _final_norm else final_norm,
-            _language_logits(config, **parts["logits"]),
+            embeddings(config, **parts.get("embeddings", {})),
+            parts["final_norm"] if "final_norm" in parts else _final_norm(made[-1]),
+            _language_logits(config, **parts.get("logits", {})),
         )
 
     return Architecture(
         fields,
         make,
-        {**usual, **(others or {})},
+        usual | dict(others),
         prefix=prefix,
         # The bias is of the logits themselves where they are tied.
         head={head: "logits.dense", f"{head}.bias": "logits.bias"},
@@ -102,34 +100,6 @@ def norm(config, name="norm", **options):
 
 # Blocks
 
-# Options of a block by the fields that a table has: an architecture says only what differs.
-_OPTIONS = {
-    "intermediate_dim": lambda config, n: (
-        _first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
-        or 4 * config["hidden_size"]
-    ),
-    "num_heads": lambda config, n: config.get("num_attention_heads"),
-    "activation": lambda config, n: _first(
-        config, "hidden_act activation_function hidden_activation activation"
-    ),
-    "norm": lambda config, n: "rms" if "rms_norm_eps" in config else "layer",
-    "layer_norm_epsilon": lambda config, n: epsilon(config),
-    "use_bias": lambda config, n: _use_bias(config),
-}
-# Those of its attention, unless a layer is given for it.
-_OF_ATTENTION = {
-    "key_dim": lambda config, n: head_size(config) if "head_dim" in config else None,
-    "num_key_value_heads": lambda config, n: (
-        (config["num_key_value_heads"] or config["num_attention_heads"])
-        if "num_key_value_heads" in config
-        else None
-    ),
-    "pattern": lambda config, n: _windows(config, n),
-    "position": lambda config, n, **rotary: (
-        rope.rotary(config, head_size(config), **rotary) if "rope_parameters" in config else None
-    ),
-}
-
 
 def blocks(config, options, count="num_hidden_layers"):
     """Blocks with the options of each, a function of its number, beside those of `block`.
@@ -148,13 +118,29 @@ def block(config, n=0, rotary=None, **options):
     `rotary` are options of its rotary positions. The epsilon is of norms that `norm` names: a layer
     has one of its own.
     """
-    of_fields = {**_OPTIONS, **({} if "attention" in options else _OF_ATTENTION)}
+    inner = first(config, "intermediate_size ffn_dim ffn_hidden_size hidden_dim d_ff n_inner")
+    activated = "hidden_act activation_function hidden_activation activation"
     found = {
-        name: read(config, n, **(rotary or {}) if name == "position" else {})
-        for name, read in of_fields.items()
-        if name not in options
+        "intermediate_dim": inner or 4 * (config.get("hidden_size") or 0),
+        "num_heads": config.get("num_attention_heads"),
+        "activation": first(config, activated),
+        "norm": "rms" if "rms_norm_eps" in config else "layer",
+        "layer_norm_epsilon": epsilon(config),
+        "use_bias": _use_bias(config),
     }
-    found = {**{name: value for name, value in found.items() if value is not None}, **options}
+    if "attention" not in options:
+        if "head_dim" in config:
+            found["key_dim"] = head_size(config)
+        if "num_key_value_heads" in config:
+            found["num_key_value_heads"] = first(config, "num_key_value_heads num_attention_heads")
+        if "query_pre_attn_scalar" in config:
+            found["score"] = scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5)
+        if "pattern" not in options:
+            found["pattern"] = _windows(config, n)
+        if "position" not in options and "rope_parameters" in config:
+            found["position"] = rope.rotary(config, head_size(config), **(rotary or {}))
+        found["logit_soft_cap"] = config.get("attn_logit_softcapping")
+    found = {name: value for name, value in found.items() if value is not None} | options
     if not isinstance(_first_norm(found["norm"]), str):
         found.pop("layer_norm_epsilon", None)
     return found
@@ -163,10 +149,10 @@ def block(config, n=0, rotary=None, **options):
 def epsilon(config):
     """The epsilon of norms; None if no field has it."""
     names = "layer_norm_eps layer_norm_epsilon rms_norm_eps norm_eps norm_epsilon"
-    return _first(config, names)
+    return first(config, names)
 
 
-def _first(config, names):
+def first(config, names):
     """The value of the first of these fields that is not null."""
     values = (config.get(name) for name in names.split())
     return next((value for value in values if value is not None), None)
@@ -179,7 +165,7 @@ def _first_norm(norm):
 
 def _use_bias(config):
     """Whether projections have biases; if no field says it, those beside an RMSNorm have none."""
-    biases = _first(config, "attention_bias use_bias bias enable_bias")
+    biases = first(config, "attention_bias use_bias bias enable_bias")
     if biases is None:
         return False if "rms_norm_eps" in config else None
     return biases if config.get("mlp_bias") is None else config.require("mlp_bias", biases)
@@ -238,8 +224,9 @@ def _language_logits(config, **options):
     """The logits of a causal language model; None for a model without them."""
     name = config.architecture or "Model"
     if "LM" in name or "Generation" in name:
-        tied = config["tie_word_embeddings"]
-        return Logits(config["vocab_size"], tied=tied, name="logits", **options)
+        scale, cap = (config.get(x) for x in ("logit_scale", "final_logit_softcapping"))
+        options = {"scale": scale or 1.0, "soft_cap": cap, "name": "logits", **options}
+        return Logits(config["vocab_size"], config["tie_word_embeddings"], **options)
     if not name.endswith("Model") or "Heads" in name:
         _refuse_head(config, "of a language model, or of a base model")
     return None
@@ -247,11 +234,11 @@ def _language_logits(config, **options):
 
 def has_head(config, names, heads, bases=("Model",)):
     """Whether the class of a model, one of `names` with an end, is of `heads` or of `bases`."""
-    bases, heads = ([x + end for x in names.split() for end in ends] for ends in (bases, heads))
-    name, supported = config.architecture, (*bases, *heads)
+    name = config.architecture
+    supported = tuple(x + end for ends in (bases, heads) for x in names.split() for end in ends)
     if name not in (None, *supported):
         _refuse_head(config, f"one of {supported}")
-    return name in heads
+    return name is not None and name.endswith(tuple(heads))
 
 
 def _refuse_head(config, wanted):

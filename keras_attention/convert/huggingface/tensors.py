@@ -1,5 +1,6 @@
 """Tensors of the files of a Hugging Face model, and variables that are read from them."""
 
+import functools
 import json
 import math
 import mmap
@@ -164,29 +165,26 @@ def read(entries, checkpoint, give, others):
             )
     latest: dict[int, list[np.ndarray]] = {}
 
-    def array(n, m):
+    def arrays(n):
         if n not in latest:
             latest.clear()
             latest[n] = entries[n].split(checkpoint[entries[n].name])
-        return latest[n][m]
+        return latest[n]
 
-    def reader(places):
-        def value(shape, dtype):
-            found = _empty(shape, dtype)
-            for n, m in places:
-                # A copy: the pages of the file are not the variable's.
-                part, given = found if entries[n].at is None else found[entries[n].at], array(n, m)
-                np.copyto(part.reshape(given.shape), given, casting="unsafe")
-            return backend.of_numpy(found)
-
-        return value
+    def value(places, shape, dtype):
+        found = _empty(shape, dtype)
+        for n, m in places:
+            # A copy: the pages of the file are not the variable's.
+            part, given = found if entries[n].at is None else found[entries[n].at], arrays(n)[m]
+            np.copyto(part.reshape(given.shape), given, casting="unsafe")
+        return backend.of_numpy(found)
 
     variables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
     for n, entry in enumerate(entries):
         for m, variable in enumerate(entry.variables):
             variables.setdefault(id(variable), (variable, []))[1].append((n, m))
     for variable, places in variables.values():
-        give(variable, reader(places))
+        give(variable, functools.partial(value, places))
 
 
 def _empty(shape, dtype):

@@ -129,15 +129,13 @@ def _options(value, free, path=""):
         for name, inner in value.items():
             if name not in (*_FREE, *_BUILT, *free) and not name.endswith(_FREE_ENDS):
                 # Without the levels of serialized objects.
-                of_object = name in ("class_name", "config")
-                yield from _options(
-                    inner, free, path if of_object else f"{path}.{name}".lstrip(".")
-                )
+                inside = "" if name in ("class_name", "config") else f".{name}"
+                yield from _options(inner, free, f"{path}{inside}".lstrip("."))
     elif isinstance(value, (list, tuple)):
         # A `Sequential` begins with an input once it is built.
-        dicts = [x if isinstance(x, dict) else {} for x in value]
-        kept = zip(value, dicts, strict=True)
-        parts = [x for x, given in kept if given.get("class_name") != "InputLayer"]
+        parts = [
+            x for x in value if not (isinstance(x, dict) and x.get("class_name") == "InputLayer")
+        ]
         # A built norm has a list of its only axis.
         alone = len(parts) == 1 and not isinstance(parts[0], dict)
         if not alone:

@@ -5,7 +5,6 @@ it by a ValueError, or compute what `transformers` computes with the same weight
 built once for a family, and again only where a change reaches what they are built from.
 """
 
-import contextlib
 import copy
 import dataclasses
 import json
@@ -19,7 +18,7 @@ from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import ACTIVATIONS
 from tests.convert.huggingface import models
-from tests.convert.huggingface.models import ROPE, TOLERANCE, numpy, torch, transformers
+from tests.convert.huggingface.models import ROPE, TOLERANCE, numpy, torch
 
 TABLES = {kind: one.fields for kind, one in ARCHITECTURES.items()}
 # Values of fields inside them.
@@ -128,17 +127,14 @@ class Family:
     def theirs(self, values):
         """What theirs computes for some fields; None if it does not, or lacks weights."""
         values = {k: v for k, v in values.items() if k not in ("model_type", *TYPES)}
-        with quiet():
-            try:
-                model = self.cls(self.cls.config_class(**copy.deepcopy(values))).eval()
-                missing, _ = model.load_state_dict(self.weights, strict=False)
-                if missing:
-                    return None
-                model.tie_weights()
-                return self.outputs(model)
-            except Exception:
-                # Any error is a refusal: of the configuration, of weights, or of the call.
-                return None
+        try:
+            model = self.cls(self.cls.config_class(**copy.deepcopy(values))).eval()
+            missing, _ = model.load_state_dict(self.weights, strict=False)
+            model.tie_weights()
+            return None if missing else self.outputs(model)
+        except Exception:
+            # Any error is a refusal: of the configuration, of weights, or of the call.
+            return None
 
     def outputs(self, model):
         """Logits or states of a model of `transformers`."""
@@ -215,14 +211,6 @@ class Family:
 def described(config):
     """What a model is built from."""
     return {k: described(v) if isinstance(v, Config) else v for k, v in config._found.items()}
-
-
-@contextlib.contextmanager
-def quiet():
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity(transformers.logging.CRITICAL)
-    yield
-    transformers.logging.set_verbosity(level)
 
 
 def difference(found, expected):

@@ -21,7 +21,7 @@ from keras_attention import EncoderDecoder, Logits, convert
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
-transformers.logging.set_verbosity_error()
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 transformers.logging.disable_progress_bar()
 
 TOLERANCE = 1e-4
@@ -58,115 +58,80 @@ VIT = {
     **without("vocab_size max_position_embeddings", SIZES),
     **dict(image_size=8, patch_size=4, num_channels=2),
 }
-# The class of each `model_type`, and a configuration in which as many fields as can have a say.
+# A class of each `model_type`, and a configuration in which as many fields as can have a say.
+_FAMILIES = {
+    "LlamaForCausalLM": GROUPS,
+    "MistralForCausalLM": {**GROUPS, "sliding_window": 4},
+    "Qwen2ForCausalLM": WINDOWS,
+    "Qwen3ForCausalLM": {**WINDOWS, "head_dim": 8},
+    "SmolLM3ForCausalLM": dict(**SLIDING, use_sliding_window=True, no_rope_layer_interval=2),
+    "Phi3ForCausalLM": SLIDING,
+    "Starcoder2ForCausalLM": SLIDING,
+    "CohereForCausalLM": {**GROUPS, **TOKENS},
+    "Glm4ForCausalLM": {**GROUPS, "head_dim": 8, **TOKENS},
+    "NemotronForCausalLM": {**GROUPS, "hidden_size": 32, **TOKENS},
+    "MixtralForCausalLM": {**MIXTURE, "num_local_experts": 4},
+    "Qwen3MoeForCausalLM": dict(**MIXTURE, head_dim=8, num_experts=4, moe_intermediate_size=12)
+    | dict(decoder_sparse_step=2, norm_topk_prob=True, use_sliding_window=True),
+    "DeepseekV3ForCausalLM": dict(
+        **SIZES, num_key_value_heads=2, moe_intermediate_size=12, n_routed_experts=8
+    )
+    | dict(num_experts_per_tok=3, n_group=4, topk_group=2, kv_lora_rank=12, q_lora_rank=10)
+    | dict(qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, first_k_dense_replace=1)
+    | TOKENS,
+    "GemmaForCausalLM": {**GROUPS, "head_dim": 8, **TOKENS},
+    "Gemma2ForCausalLM": GEMMA,
+    "Gemma3ForCausalLM": {**GEMMA, "final_logit_softcapping": 1.0},
+    "GptOssForCausalLM": dict(**MIXTURE, head_dim=8, num_local_experts=4, swiglu_limit=0.7),
+    "GPT2LMHeadModel": GPT2,
+    "GPTJForCausalLM": {**GPT2, "rotary_dim": 8, **TOKENS},
+    "GPTNeoXForCausalLM": {**SIZES, "hidden_size": 32},
+    "PhiForCausalLM": {**GROUPS, "hidden_size": 32, "qk_layernorm": True},
+    "FalconForCausalLM": dict(**without("intermediate_size", SIZES), ffn_hidden_size=20, bias=True),
+    "BloomForCausalLM": dict(vocab_size=50, hidden_size=24, n_layer=2, n_head=6),
+    "MptForCausalLM": dict(vocab_size=50, d_model=24, n_layers=2, n_heads=6),
+    "OPTForCausalLM": {**without("intermediate_size", SIZES), "ffn_dim": 20},
+    "BertForMaskedLM": SIZES,
+    "RobertaForMaskedLM": PADDED,
+    "XLMRobertaModel": PADDED,
+    "CamembertModel": PADDED,
+    "LongformerForMaskedLM": {**PADDED, "type_vocab_size": 1, "attention_window": 4},
+    "DistilBertForMaskedLM": dict(vocab_size=50, dim=24, hidden_dim=20, n_layers=2, n_heads=2)
+    | dict(max_position_embeddings=64),
+    "ElectraForMaskedLM": {**SIZES, "embedding_size": 12},
+    "MPNetForMaskedLM": SIZES,
+    "AlbertForMaskedLM": {**SIZES, "embedding_size": 6, "num_hidden_groups": 2},
+    "DebertaV2ForMaskedLM": dict(
+        **SIZES, relative_attention=True, position_buckets=4, max_relative_positions=6
+    )
+    | dict(norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p", share_att_key=True)
+    | dict(type_vocab_size=2),
+    "ModernBertForMaskedLM": dict(
+        SIZES, num_hidden_layers=4, local_attention=2, classifier_bias=True
+    )
+    | dict(TOKENS, cls_token_id=1, sep_token_id=1),
+    "T5ForConditionalGeneration": T5,
+    "MT5ForConditionalGeneration": T5,
+    "BartForConditionalGeneration": SIDES,
+    "MBartForConditionalGeneration": SIDES,
+    "MarianMTModel": SIDES,
+    "PegasusForConditionalGeneration": SIDES,
+    "WhisperForConditionalGeneration": without("max_position_embeddings", SIDES)
+    | dict(num_mel_bins=5, max_source_positions=6, max_target_positions=20)
+    | dict(begin_suppress_tokens=None),
+    "ViTForImageClassification": {**VIT, "num_labels": 3},
+    "DeiTModel": VIT,
+    "Dinov2Model": {**without("intermediate_size", VIT), "mlp_ratio": 2},
+    "SwinForImageClassification": dict(
+        image_size=8, patch_size=1, num_channels=2, embed_dim=8, depths=[2, 1]
+    )
+    | dict(num_heads=[2, 2], window_size=2, num_labels=3),
+    "CLIPTextModel": {**SIZES, "eos_token_id": 49},
+    "CLIPVisionModel": VIT,
+}
 FAMILIES = {
-    "llama": ("LlamaForCausalLM", GROUPS),
-    "mistral": ("MistralForCausalLM", {**GROUPS, "sliding_window": 4}),
-    "qwen2": ("Qwen2ForCausalLM", WINDOWS),
-    "qwen3": ("Qwen3ForCausalLM", {**WINDOWS, "head_dim": 8}),
-    "smollm3": (
-        "SmolLM3ForCausalLM",
-        dict(**SLIDING, use_sliding_window=True, no_rope_layer_interval=2),
-    ),
-    "phi3": ("Phi3ForCausalLM", SLIDING),
-    "starcoder2": ("Starcoder2ForCausalLM", SLIDING),
-    "cohere": ("CohereForCausalLM", {**GROUPS, **TOKENS}),
-    "glm4": ("Glm4ForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
-    "nemotron": ("NemotronForCausalLM", {**GROUPS, "hidden_size": 32, **TOKENS}),
-    "mixtral": ("MixtralForCausalLM", {**MIXTURE, "num_local_experts": 4}),
-    "qwen3_moe": (
-        "Qwen3MoeForCausalLM",
-        {
-            **dict(**MIXTURE, head_dim=8, num_experts=4, moe_intermediate_size=12),
-            **dict(decoder_sparse_step=2, norm_topk_prob=True, use_sliding_window=True),
-        },
-    ),
-    "deepseek_v3": (
-        "DeepseekV3ForCausalLM",
-        {
-            **dict(**SIZES, num_key_value_heads=2, moe_intermediate_size=12, n_routed_experts=8),
-            **dict(num_experts_per_tok=3, n_group=4, topk_group=2, kv_lora_rank=12, q_lora_rank=10),
-            **dict(qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=5, first_k_dense_replace=1),
-            **TOKENS,
-        },
-    ),
-    "gemma": ("GemmaForCausalLM", {**GROUPS, "head_dim": 8, **TOKENS}),
-    "gemma2": ("Gemma2ForCausalLM", GEMMA),
-    "gemma3_text": ("Gemma3ForCausalLM", {**GEMMA, "final_logit_softcapping": 1.0}),
-    "gpt_oss": (
-        "GptOssForCausalLM",
-        dict(**MIXTURE, head_dim=8, num_local_experts=4, swiglu_limit=0.7),
-    ),
-    "gpt2": ("GPT2LMHeadModel", GPT2),
-    "gptj": ("GPTJForCausalLM", {**GPT2, "rotary_dim": 8, **TOKENS}),
-    "gpt_neox": ("GPTNeoXForCausalLM", {**SIZES, "hidden_size": 32}),
-    "phi": ("PhiForCausalLM", {**GROUPS, "hidden_size": 32, "qk_layernorm": True}),
-    "falcon": (
-        "FalconForCausalLM",
-        dict(**without("intermediate_size", SIZES), ffn_hidden_size=20, bias=True),
-    ),
-    "bloom": ("BloomForCausalLM", dict(vocab_size=50, hidden_size=24, n_layer=2, n_head=6)),
-    "mpt": ("MptForCausalLM", dict(vocab_size=50, d_model=24, n_layers=2, n_heads=6)),
-    "opt": ("OPTForCausalLM", {**without("intermediate_size", SIZES), "ffn_dim": 20}),
-    "bert": ("BertForMaskedLM", SIZES),
-    "roberta": ("RobertaForMaskedLM", PADDED),
-    "xlm-roberta": ("XLMRobertaModel", PADDED),
-    "camembert": ("CamembertModel", PADDED),
-    "longformer": (
-        "LongformerForMaskedLM",
-        {**PADDED, "type_vocab_size": 1, "attention_window": 4},
-    ),
-    "distilbert": (
-        "DistilBertForMaskedLM",
-        {
-            **dict(vocab_size=50, dim=24, hidden_dim=20, n_layers=2, n_heads=2),
-            **dict(max_position_embeddings=64),
-        },
-    ),
-    "electra": ("ElectraForMaskedLM", {**SIZES, "embedding_size": 12}),
-    "mpnet": ("MPNetForMaskedLM", SIZES),
-    "albert": ("AlbertForMaskedLM", {**SIZES, "embedding_size": 6, "num_hidden_groups": 2}),
-    "deberta-v2": (
-        "DebertaV2ForMaskedLM",
-        {
-            **dict(**SIZES, relative_attention=True, position_buckets=4, max_relative_positions=6),
-            **dict(norm_rel_ebd="layer_norm", pos_att_type="p2c|c2p", share_att_key=True),
-            **dict(type_vocab_size=2),
-        },
-    ),
-    "modernbert": (
-        "ModernBertForMaskedLM",
-        {
-            **dict(SIZES, num_hidden_layers=4, local_attention=2, classifier_bias=True),
-            **dict(TOKENS, cls_token_id=1, sep_token_id=1),
-        },
-    ),
-    "t5": ("T5ForConditionalGeneration", T5),
-    "mt5": ("MT5ForConditionalGeneration", T5),
-    "bart": ("BartForConditionalGeneration", SIDES),
-    "mbart": ("MBartForConditionalGeneration", SIDES),
-    "marian": ("MarianMTModel", SIDES),
-    "pegasus": ("PegasusForConditionalGeneration", SIDES),
-    "whisper": (
-        "WhisperForConditionalGeneration",
-        {
-            **without("max_position_embeddings", SIDES),
-            **dict(num_mel_bins=5, max_source_positions=6, max_target_positions=20),
-            **dict(begin_suppress_tokens=None),
-        },
-    ),
-    "vit": ("ViTForImageClassification", {**VIT, "num_labels": 3}),
-    "deit": ("DeiTModel", VIT),
-    "dinov2": ("Dinov2Model", {**without("intermediate_size", VIT), "mlp_ratio": 2}),
-    "swin": (
-        "SwinForImageClassification",
-        {
-            **dict(image_size=8, patch_size=1, num_channels=2, embed_dim=8, depths=[2, 1]),
-            **dict(num_heads=[2, 2], window_size=2, num_labels=3),
-        },
-    ),
-    "clip_text_model": ("CLIPTextModel", {**SIZES, "eos_token_id": 49}),
-    "clip_vision_model": ("CLIPVisionModel", VIT),
+    getattr(transformers, name).config_class.model_type: (name, fields)
+    for name, fields in _FAMILIES.items()
 }
 LONG = {"short_factor": [1.0, 1.5] * 3, "long_factor": [2.0, 5.0] * 3}
 # Positions of every kind, so that every number of theirs has a say.
@@ -174,14 +139,10 @@ ROPE = {
     "default": {"rope_theta": 50.0},
     "linear": {"rope_theta": 50.0, "factor": 3.0},
     "dynamic": {"rope_theta": 50.0, "factor": 3.0},
-    "yarn": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16, beta_fast=4.0),
-        **dict(beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4),
-    },
-    "llama3": {
-        **dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16),
-        **dict(low_freq_factor=1.0, high_freq_factor=4.0),
-    },
+    "yarn": dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16, beta_fast=4.0)
+    | dict(beta_slow=2.0, mscale=0.7, mscale_all_dim=0.4),
+    "llama3": dict(rope_theta=50.0, factor=3.0, original_max_position_embeddings=16)
+    | dict(low_freq_factor=1.0, high_freq_factor=4.0),
     "longrope": {**LONG, "rope_theta": 50.0, "original_max_position_embeddings": 8},
 }
 ROPE = {kind: {"rope_type": kind, **given} for kind, given in ROPE.items()}
@@ -198,20 +159,18 @@ VARIANTS: dict = {
     "llama, version 3.1": {"rope_parameters": ROPE["llama3"]},
     "llama, linear": {"rope_parameters": ROPE["linear"]},
     "llama, yarn": {"rope_parameters": ROPE["yarn"]},
-    "gpt2, other options": {
-        **dict(scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=20),
-        **dict(activation_function="relu", tie_word_embeddings=False),
-    },
+    "gpt2, other options": dict(
+        scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False, n_inner=20
+    )
+    | dict(activation_function="relu", tie_word_embeddings=False),
     "gptj, tied": {"tie_word_embeddings": True},
     "opt, other options": dict(enable_bias=False, do_layer_norm_before=False),
     "opt, 350m": dict(word_embed_proj_dim=20, do_layer_norm_before=False),
     "gpt_neox, other options": dict(use_parallel_residual=False, tie_word_embeddings=True),
     "phi, tied": dict(tie_word_embeddings=True, qk_layernorm=False),
     "falcon, groups": dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2),
-    "falcon, one norm": {
-        **dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2),
-        **dict(num_ln_in_parallel_attn=1),
-    },
+    "falcon, one norm": dict(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=2)
+    | dict(num_ln_in_parallel_attn=1),
     "falcon, neither": dict(multi_query=False, parallel_attn=False),
     "mpt, clipped": {"attn_config": {"clip_qkv": 0.5}},
     "gemma2, types": dict(tie_word_embeddings=False, num_hidden_layers=3, layer_types=MIXED),
@@ -220,13 +179,13 @@ VARIANTS: dict = {
     # Windows where there are no positions: in the second layer of three.
     "smollm3, three layers": {"num_hidden_layers": 3},
     "deepseek_v3, scaled": {"rope_parameters": ROPE["yarn"]},
-    "deepseek_v3, other options": {
-        **dict(q_lora_rank=None, rope_interleave=False, attention_bias=True, n_shared_experts=2),
-        **dict(norm_topk_prob=False, n_group=1, topk_group=1, first_k_dense_replace=0),
-    },
-    "qwen3_moe, other options": {
-        **dict(decoder_sparse_step=1, norm_topk_prob=False, use_sliding_window=False)
-    },
+    "deepseek_v3, other options": dict(
+        q_lora_rank=None, rope_interleave=False, attention_bias=True, n_shared_experts=2
+    )
+    | dict(norm_topk_prob=False, n_group=1, topk_group=1, first_k_dense_replace=0),
+    "qwen3_moe, other options": dict(
+        decoder_sparse_step=1, norm_topk_prob=False, use_sliding_window=False
+    ),
     # Of rows that are all shorter than the length of training, and of some that are longer.
     "phi3, short": dict(LONG_PHI3, original_max_position_embeddings=128),
     "phi3, long": dict(LONG_PHI3, original_max_position_embeddings=3),
@@ -237,15 +196,13 @@ VARIANTS: dict = {
     "modernbert, biases": {"norm_bias": True},
     # A row for each distance, and none of positions or token types.
     "deberta-v2, version 3": dict(legacy=False, type_vocab_size=0, position_biased_input=False),
-    "deberta-v2, plain": {
-        **dict(position_buckets=-1, max_relative_positions=4, norm_rel_ebd="none")
-    },
+    "deberta-v2, plain": dict(position_buckets=-1, max_relative_positions=4, norm_rel_ebd="none"),
     "t5, 1.1": dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     "vit, oblong": {"image_size": [8, 12]},
-    "swin, three stages": {
-        **dict(embed_dim=8, depths=[3, 2, 1], num_heads=[2, 4, 2], window_size=4, mlp_ratio=1.5),
-        **dict(image_size=[16, 64], patch_size=[1, 2], use_absolute_embeddings=True),
-    },
+    "swin, three stages": dict(
+        embed_dim=8, depths=[3, 2, 1], num_heads=[2, 4, 2], window_size=4, mlp_ratio=1.5
+    )
+    | dict(image_size=[16, 64], patch_size=[1, 2], use_absolute_embeddings=True),
 }
 # Other classes.
 CLASSES = [

@@ -61,31 +61,22 @@ def figures(path):
     return found
 
 
-def cell(values):
-    """The figures of the files."""
-    texts = ["–" if x is None else _text(x) for x in values]
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
-
-
 def _text(figure):
     return f"{figure:.0f}" if figure == int(figure) else f"{figure:.1e}".replace("e-0", "e-")
 
 
-def each(paths):
-    """The lines of a table of architectures."""
-    measured = [figures(path) for path in paths]
-    yield "| `model_type` | " + " | ".join(COLUMNS.values()) + " |"
-    yield "| --- |" + " --- |" * len(COLUMNS)
+def each(measured):
+    """Rows of architectures, the first of heads, with the figures of all files."""
+    yield "`model_type`", *COLUMNS.values()
     for kind in ARCHITECTURES:
-        cells = [cell([found.get((kind, column)) for found in measured]) for column in COLUMNS]
-        yield f"| `{kind}` | " + " | ".join(cells) + " |"
+        found = [[file.get((kind, column)) for file in measured] for column in COLUMNS]
+        cells = [["–" if x is None else _text(x) for x in values] for values in found]
+        yield f"`{kind}`", *(" / ".join(x if len(set(x)) > 1 else x[:1]) for x in cells)
 
 
-def families(paths):
-    """The lines of a table of families."""
-    measured = [figures(path) for path in paths]
-    yield "| family | `model_type` | largest difference | same tokens | saved, written back |"
-    yield "| --- | --- | --- | --- | --- |"
+def families(measured):
+    """Rows of families, the first of heads."""
+    yield "family", "`model_type`", "largest difference", "same tokens", "saved, written back"
     for family, names in FAMILIES.items():
         kinds = names.split()
 
@@ -93,12 +84,13 @@ def families(paths):
             keys = [(kind, column) for kind in kinds for column in columns]
             return [file[key] for file in measured for key in keys if key in file]
 
-        tokens = "✓" if found("tokens") else ""
-        worst = _text(max(found("states", "logits")))
         shown = ", ".join(f"`{kind}`" for kind in kinds)
-        yield f"| {family} | {shown} | {worst} | {tokens} | ✓ |"
+        worst = _text(max(found("states", "logits")))
+        yield family, shown, worst, "✓" if found("tokens") else "", "✓"
 
 
 if __name__ == "__main__":
     made = each if sys.argv[1] == "--each" else families
-    print("\n".join(made([path for path in sys.argv[1:] if path != "--each"])))
+    heads, *rows = made([figures(path) for path in sys.argv[1:] if path != "--each"])
+    for row in (heads, ["---"] * len(heads), *rows):
+        print(f"| {' | '.join(row)} |")

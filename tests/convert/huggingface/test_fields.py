@@ -3,16 +3,14 @@
 import contextlib
 import copy
 import dataclasses
-import json
 
 import keras
 import pytest
 
-from keras_attention import convert
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.convert.huggingface.fields import NEEDED
-from tests.convert.huggingface import fields, models
+from tests.convert.huggingface import fields
 from tests.convert.huggingface.fields import TABLES, Family
 from tests.convert.huggingface.models import FAMILIES, ROPE, transformers
 
@@ -178,19 +176,3 @@ def test_strange_values_raise_no_errors_of_python(kind):
             config = Config({**values, field: STRANGE[(start + n) % len(STRANGE)]}, table)
             if fields.described(config) != fields.described(before):
                 module.model(config, None)
-
-
-@pytest.mark.parametrize("absent", [True, False])
-def test_without_architectures_it_is_the_base_model(absent, folder, tmp_path):
-    made = folder(transformers.GPTNeoXForCausalLM, **FAMILIES["gpt_neox"][1])
-    bare = made.copied(tmp_path / "bare", architectures=None)
-    if not absent:
-        values = {**bare.config(), "architectures": None}
-        (bare.path / "config.json").write_text(json.dumps(values), encoding="utf-8")
-    # The matrix of its logits is left out.
-    assert "embed_out.weight" in models.stored(made.path)
-    assert bare.ours.logits is None
-    expected = models.call(made.theirs.base_model, input_ids=models.IDS).last_hidden_state
-    assert models.difference(bare.ours(models.IDS), expected) <= models.TOLERANCE
-    convert.to_huggingface(bare.ours, tmp_path / "back")
-    assert all(not name.startswith("gpt_neox.") for name in models.stored(tmp_path / "back"))

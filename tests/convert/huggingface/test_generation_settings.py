@@ -30,33 +30,27 @@ CASES = {
     "GPT-2 greedy": {**RULES, "min_new_tokens": 5},
     "GPT-2 beams": {**RULES, "num_beams": 3, "early_stopping": "never", "num_return_sequences": 2},
     "GPT-2 greedy once": {"no_repeat_ngram_size": 1, "forced_eos_token_id": [3]},
-    "BART greedy": {
-        **RULES,
-        **STARTS,
-        **dict(forced_bos_token_id=5, forced_eos_token_id=2, min_length=5),
-    },
-    "BART beams": {
-        **STARTS,
-        **dict(eos_token_id=[2, 20, 21, 22], num_beams=4, length_penalty=2.0, early_stopping=True),
-        **dict(no_repeat_ngram_size=3, min_length=4, forced_bos_token_id=0, forced_eos_token_id=2),
-    },
-    "Marian beams": {
-        **dict(eos_token_id=[0, 20, 21, 22], decoder_start_token_id=1, bad_words_ids=[[1]]),
-        **dict(forced_eos_token_id=0, num_beams=4, num_return_sequences=4),
-        **dict(renormalize_logits=False),
-    },
-    "T5 beams": {
-        **dict(eos_token_id=[1, 20, 21], decoder_start_token_id=0, num_beams=3),
-        **dict(length_penalty=0.5, repetition_penalty=1.4),
-        **dict(sequence_bias=[[[14], -2.0], [[15, 16], -0.5]], num_return_sequences=2),
-    },
+    "BART greedy": RULES
+    | STARTS
+    | dict(forced_bos_token_id=5, forced_eos_token_id=2, min_length=5),
+    "BART beams": STARTS
+    | dict(eos_token_id=[2, 20, 21, 22], num_beams=4, length_penalty=2.0, early_stopping=True)
+    | dict(no_repeat_ngram_size=3, min_length=4, forced_bos_token_id=0, forced_eos_token_id=2),
+    "Marian beams": dict(
+        eos_token_id=[0, 20, 21, 22], decoder_start_token_id=1, bad_words_ids=[[1]]
+    )
+    | dict(forced_eos_token_id=0, num_beams=4, num_return_sequences=4)
+    | dict(renormalize_logits=False),
+    "T5 beams": dict(
+        eos_token_id=[1, 20, 21], decoder_start_token_id=0, num_beams=3, length_penalty=0.5
+    )
+    | dict(repetition_penalty=1.4, sequence_bias=[[[14], -2.0], [[15, 16], -0.5]])
+    | dict(num_return_sequences=2),
     "T5 greedy": {"eos_token_id": 1, "bos_token_id": 9, "min_length": 4, "pad_token_id": 0},
-    "Whisper greedy": {
-        **STARTS,
-        **dict(eos_token_id=2, suppress_tokens=[1, 7, 8, 9], begin_suppress_tokens=[2, 20]),
-        **dict(forced_decoder_ids=[[1, 33], [2, 34]], no_timestamps_token_id=35),
-        **dict(no_repeat_ngram_size=2),
-    },
+    "Whisper greedy": STARTS
+    | dict(eos_token_id=2, suppress_tokens=[1, 7, 8, 9], begin_suppress_tokens=[2, 20])
+    | dict(forced_decoder_ids=[[1, 33], [2, 34]], no_timestamps_token_id=35)
+    | dict(no_repeat_ngram_size=2),
 }
 
 
@@ -110,9 +104,9 @@ def generated(name, folder, model, method, compiled=False):
     return numpy(write(np.array(prompt, "int32"), *sources).tokens).reshape(-1, COUNT)
 
 
-def check(folders, case, compiled=False, old=False):
+def check(folders, case, compiled=False, old=False, **more):
     name, kind = case.split()[:2]
-    folder, theirs, ours = folders(name, CASES[case], old)
+    folder, theirs, ours = folders(name, CASES[case] | more, old)
     method = "beam_search" if kind == "beams" else "greedy"
     tokens = expected(name, folder, theirs)
     found = generated(name, folder, ours, method, compiled)
@@ -121,6 +115,7 @@ def check(folders, case, compiled=False, old=False):
     np.testing.assert_array_equal(found[:, : tokens.shape[1]], tokens)
     pad = convert.generation_options(folder)["pad_token"]
     assert (found[:, tokens.shape[1] :] == pad).all()
+    return tokens
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,9 +123,10 @@ def test_greedy_and_beams_find_the_same_tokens(case, folders):
     check(folders, case, compiled=keras.config.backend() == "jax")
 
 
-def test_in_a_compiled_program(folders):
+@pytest.mark.parametrize("case", ["GPT-2 greedy", "T5 greedy"])
+def test_in_a_compiled_program(case, folders):
     """On every backend by default, as the cases above are on PyTorch."""
-    check(folders, "GPT-2 greedy", compiled=True)
+    check(folders, case, compiled=True)
 
 
 on_torch = pytest.mark.skipif(keras.config.backend() != "torch", reason="read alike everywhere")
@@ -145,13 +141,9 @@ def test_settings_in_config_json(case, folders):
 
 @on_torch
 def test_a_forced_token_of_old_files_of_bart(folders):
-    settings = {**STARTS, "eos_token_id": 2, "bos_token_id": 9}
-    folder, theirs, ours = folders(
-        "BART", settings | {"force_bos_token_to_be_generated": True}, True
-    )
-    tokens = expected("BART", folder, theirs)
-    found = generated("BART", folder, ours, "greedy")
-    np.testing.assert_array_equal(found[:, : tokens.shape[1]], tokens)
+    """With all settings in `config.json`, as folders older than `generation_config.json` have."""
+    forced = {"force_bos_token_to_be_generated": True, "bos_token_id": 9}
+    tokens = check(folders, "BART greedy", old=True, forced_bos_token_id=None, **forced)
     assert (tokens[:, 0] == 9).all()
 
 

@@ -1,11 +1,15 @@
-"""What models compute, generate, save and write, beside `transformers` with the same weights."""
+"""What models compute, learn, generate, save and write, beside `transformers`."""
 
+import keras
 import numpy as np
 import pytest
 
+import keras_attention as ka
 from keras_attention import Decoder, EncoderDecoder, convert, generation
+from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import models
 from tests.convert.huggingface.models import LEFT, RIGHT, TARGET_MASK, case, transformers
+from tests.gradients import weight_gradients
 
 TEXTS = [name for name in models.CASES if "input_ids" in str(models.inputs_of(case(name)[0]))]
 GENERATING = [name for name in models.CASES if case(name)[0].__name__.endswith(models.GENERATING)]
@@ -207,3 +211,57 @@ def test_the_matrix_of_t5_1_1(folder, tmp_path):
     assert models.difference(found, expected, TARGET_MASK) <= models.TOLERANCE
     convert.to_huggingface(made.ours, tmp_path / "back")
     np.testing.assert_array_equal(models.stored(tmp_path / "back")["lm_head.weight"], matrix)
+
+
+@pytest.mark.parametrize("name", ["ViTModel", "dinov2"])
+def test_images_of_another_size(name, folder):
+    """The same parts, with a table of positions that is interpolated."""
+    cls, fields = case(name)
+    made, size = folder(cls, **{**fields, "image_size": 20}), (7, 4)
+    model = made.ours
+    images = np.random.default_rng(0).normal(size=(2, 28, 16, 2)).astype("float32")
+    table = ka.LearnedGridEmbedding((5, 5), prefix=1, size=size)
+    table.build((None, 1 + size[0] * size[1], fields["hidden_size"]))
+    table.set_weights(model.embeddings.positions.get_weights())
+    tokens = keras.Sequential(model.embeddings.tokens.layers)
+    larger = ka.Encoder(model.blocks, ka.Embeddings(tokens, table), model.final_norm, model.logits)
+    # DINOv2 has no such argument: it always interpolates.
+    given = {} if name == "dinov2" else {"interpolate_pos_encoding": True}
+    given["pixel_values"] = images.transpose(0, 3, 1, 2).copy()
+    expected = models.call(made.theirs, **given).last_hidden_state
+    assert models.difference(larger(images), expected) <= models.TOLERANCE
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "bert", "deberta-v2", "t5"])
+def test_gradients(kind, folder):
+    """Of a step of training, through the tensors of the files."""
+    cls, fields = case(kind)
+    made = folder(cls, **fields)
+    inputs, given = models.ours_of(made.ours, made.theirs, RIGHT)
+    theirs, real = {**models.arrays(made.theirs), "attention_mask": RIGHT}, RIGHT
+    if kind == "t5":
+        theirs, real = {**theirs, "decoder_attention_mask": TARGET_MASK}, TARGET_MASK
+    labels = models.tokens(real.shape, 2)
+    theirs["labels"] = np.where(real, labels, -100)
+    made.theirs.zero_grad()
+    made.theirs(**{name: models.tensor(x) for name, x in theirs.items()}).loss.backward()
+    if kind in ("gpt2", "llama", "gpt_oss"):
+        # Theirs compares what is written after each token.
+        labels, real = np.roll(labels, -1, axis=1), np.roll(real, -1, axis=1)
+        real[:, -1] = False
+
+    def loss():
+        logits = made.ours(inputs, **given)
+        lost = keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+        return keras.ops.sum(keras.ops.multiply(lost, real / real.sum()))
+
+    found, _ = weight_gradients(made.ours, loss)
+    of = dict(zip(map(id, made.ours.trainable_variables), map(np.asarray, found), strict=True))
+    architecture = ARCHITECTURES[kind]
+    entries = architecture.entries(made.ours, architecture.prefix)
+    expected = {name: x.grad for name, x in made.theirs.named_parameters() if x.grad is not None}
+    assert {entry.name for entry in entries} >= set(expected)
+    for entry in entries:
+        joined = entry.join([of[id(variable)] for variable in entry.variables])
+        theirs = expected[entry.name].numpy()
+        np.testing.assert_allclose(joined, theirs, rtol=1e-3, atol=1e-5, err_msg=entry.name)

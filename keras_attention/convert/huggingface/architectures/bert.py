@@ -11,35 +11,33 @@ import re
 import keras
 
 from keras_attention import patterns
-from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.models import Encoder
 
 # Fields of every encoder with tables of tokens and positions.
-ENCODER = {
-    **fields.LANGUAGE,
-    **fields.needs("max_position_embeddings"),
-    **fields.defaults(layer_norm_eps=1e-12),
-    "hidden_act": fields.activation("gelu"),
-    "position_embedding_type": fields.only("absolute", None),
-    **fields.fixed(tie_word_embeddings=True),
-}
-_BERT = {
-    **ENCODER,
-    **fields.LABELS,
-    **fields.defaults(type_vocab_size=2),
+ENCODER = (
+    fields.LANGUAGE
+    | fields.needs("max_position_embeddings")
+    | fields.defaults(layer_norm_eps=1e-12, hidden_act="gelu")
+    | fields.fixed(position_embedding_type=("absolute", None), tie_word_embeddings=True)
+)
+_BERT = (
+    ENCODER
+    | fields.LABELS
+    | fields.defaults(type_vocab_size=2)
     # Of the pooler of the first files.
-    **fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head"),
-    **fields.ignored("not read", "pooler_num_attention_heads pooler_num_fc_layers"),
-}
+    | fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head")
+    | fields.ignored("not read", "pooler_num_attention_heads pooler_num_fc_layers")
+)
 # `pad_token_id` is 1 in all of them, and the rows up to it are of no position.
-ROBERTA = {**_BERT, **fields.fixed(pad_token_id=1)}
+ROBERTA = _BERT | fields.fixed(pad_token_id=1)
 # Names of the dense layer, the norm, the bias and the matrix of a masked language model.
 MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
 # Those of RoBERTa, and of both layers of its classifier.
 HEADS_ROBERTA = ("lm_head. dense layer_norm bias decoder", "classifier. dense out_proj")
-COUNTED = {**architecture.COUNTED, r"pooler\..*": "of another task"}
+POOLER = {r"pooler\..*": "of another task"}
 
 
 def like_bert(
@@ -56,8 +54,8 @@ def like_bert(
     head=None,
     first=0,
     layers="encoder.layer",
-    others=None,
-    unread=COUNTED,
+    others=(),
+    unread=POOLER,
 ):
     """The `Architecture` of an encoder with tables of tokens and positions.
 
@@ -68,29 +66,29 @@ def like_bert(
     has it, `pooled` that before those of a classifier. `heads` are ends of classes with a head,
     `first` is the row of the first position, and `layers` the name of the blocks.
 
-    `parts` is from a `Config` to what is not as in BERT: options of embeddings; "epsilon" of norms;
-    "logits"; "head", the name of what is before the logits of tokens; and "blocks", a list, or
-    further options of each as a function of its number.
+    `parts` is from a `Config` to what is not as in BERT: options of embeddings; "logits"; "head",
+    the name of what is before the logits of tokens; and "blocks", a list, or further options of
+    each as a function of its number.
     """
 
     def make(config):
         has_head = stacks.has_head(config, name, heads)
-        given = {"blocks": lambda n: {}, **parts(config)}
-        blocks = given.pop("blocks")
-        blocks = stacks.blocks(config, blocks) if callable(blocks) else blocks
-        epsilon = given.pop("epsilon", None) or stacks.epsilon(config)
+        given, epsilon = parts(config), stacks.epsilon(config) or 1e-12
+        blocks = own = given.pop("blocks", lambda n: {})
+        if callable(own):
+            blocks = stacks.blocks(config, lambda n: {"layer_norm_epsilon": epsilon, **own(n)})
         transform, logits = given.pop("head", "transform"), given.pop("logits", None)
-        size = given.get("size") or config["hidden_size"]
+        size, dim = config.get("embedding_size") or config["hidden_size"], config["hidden_size"]
         if logits is None and has_head:
             if config.architecture.endswith("ForSequenceClassification"):
                 logits = stacks.classes(config, config.get(pooled) or pooled)
             else:
                 norm, activation = stacks.layer_norm(epsilon), config.get(hidden) or hidden
                 logits = stacks.masked_logits(config, activation, norm, size, transform)
-        options = {
-            "positions": stacks.positions(config["max_position_embeddings"] - first),
-            "norm": stacks.layer_norm(epsilon),
-        }
+        positions = stacks.positions(config["max_position_embeddings"] - first)
+        options = {"size": size, "positions": positions, "norm": stacks.layer_norm(epsilon)}
+        if size != dim:
+            options["projection"] = keras.layers.Dense(dim, name="projection")
         if config.get("type_vocab_size"):
             count = config["type_vocab_size"]
             options["types"] = keras.layers.Embedding(count, size, name="types")
@@ -108,10 +106,10 @@ def like_bert(
             "embeddings.token_type_embeddings.weight": "embeddings.types.embeddings",
             "embeddings.LayerNorm": "embeddings.norm",
             layers: tensors if callable(tensors) else entries.blocks(tensors),
-            **(others or {}),
-        },
+        }
+        | dict(others),
         prefix=prefix,
-        head=head or {**table, **(class_names(classes) if classes else {})},
+        head=head or table | class_names(classes),
         unread=unread,
         same=same,
     )
@@ -129,8 +127,7 @@ def masked_names(names, tokens="embeddings.word_embeddings.weight"):
 
 def class_names(names):
     """The table of `stacks.classes`, by the names of both layers."""
-    dense, logits = entries.names_of(names)
-    return {dense: "logits.transform", logits: "logits.dense"}
+    return dict(zip(entries.names_of(names), ("logits.transform", "logits.dense"), strict=False))
 
 
 def block_names(roles="self.query self.key self.value output.dense"):
@@ -145,23 +142,21 @@ _BASES = {
     "full_attention": ("global_rope_theta", 160000.0),
     "sliding_attention": ("local_rope_theta", 10000.0),
 }
-_MODERN = {
-    **fields.LANGUAGE,
-    **rope.fields_by_type(8192, _BASES),
-    **llamas.BIASES,
-    **llamas.TYPES,
-    "hidden_activation": fields.activation("gelu"),
-    **fields.defaults(norm_eps=1e-5, norm_bias=False, global_attn_every_n_layers=3),
-    "local_attention": fields.read(128, least=0),
-    "classifier_activation": fields.activation("gelu"),
-    **fields.defaults(classifier_bias=False, decoder_bias=True),
-    **fields.fixed(tie_word_embeddings=True),
-    **fields.off("causal_mask is_causal"),
-    **fields.ignored("of a classifier, which is not read", "classifier_pooling"),
-    **fields.ignored("how it is computed", "deterministic_flash_attn reference_compile"),
-    **fields.ignored("not read: `norm_eps` is", "layer_norm_eps"),
-    **fields.ignored("not read: positions are rotary", "position_embedding_type"),
-}
+_MODERN = (
+    fields.LANGUAGE
+    | rope.fields_by_type(8192, _BASES)
+    | llamas.BIASES
+    | llamas.TYPES
+    | fields.defaults(hidden_activation="gelu", norm_eps=1e-5, norm_bias=False, decoder_bias=True)
+    | fields.defaults(global_attn_every_n_layers=3, local_attention=fields.read(128, least=0))
+    | fields.defaults(classifier_activation="gelu", classifier_bias=False)
+    | fields.fixed(tie_word_embeddings=True)
+    | fields.off("causal_mask is_causal")
+    | fields.ignored("of a classifier, which is not read", "classifier_pooling")
+    | fields.ignored("how it is computed", "deterministic_flash_attn reference_compile")
+    | fields.ignored("not read: `norm_eps` is", "layer_norm_eps")
+    | fields.ignored("not read: positions are rotary", "position_embedding_type")
+)
 
 
 def _modernbert(config):
@@ -208,7 +203,7 @@ ARCHITECTURES = {
         block_names(),
         classes="bert.pooler.dense classifier",
         heads=("ForMaskedLM", "ForPreTraining", "ForSequenceClassification"),
-        unread={**COUNTED, r"cls\.seq_relationship\..*": "of another task"},
+        unread={**POOLER, r"cls\.seq_relationship\..*": "of another task"},
     ),
     # Positions count from the row after that of padding, and are those of real tokens by the mask.
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), _ROBERTAS),
@@ -219,17 +214,14 @@ ARCHITECTURES = {
             "embeddings.tok_embeddings.weight": "embeddings.tokens.table",
             "embeddings.norm": "embeddings.norm",
             "layers": entries.blocks(
-                {
-                    **entries.norms("attn_norm mlp_norm"),
-                    **entries.attention("attn. Wqkv Wo"),
-                    **entries.gated_in_one("mlp. Wi Wo"),
-                }
+                entries.norms("attn_norm mlp_norm")
+                | entries.attention("attn. Wqkv Wo")
+                | entries.gated_in_one("mlp. Wi Wo")
             ),
             "final_norm": "final_norm",
         },
         prefix="model.",
         head=_MODERN_HEAD,
-        unread=architecture.ROTARY,
         same=_SAME,
     ),
 }

@@ -10,17 +10,16 @@ from keras_attention.convert.huggingface import architecture, entries, fields, r
 from keras_attention.convert.huggingface.stacks import language_model
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
-_GPT = {
-    **fields.COMMON,
-    **fields.renamed(
+_GPT = (
+    fields.COMMON
+    | fields.renamed(
         hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head"
-    ),
-    **fields.needs("vocab_size"),
-    **fields.nullable(n_inner=None),
-    "activation_function": fields.activation("gelu_new"),
-    **fields.defaults(layer_norm_epsilon=1e-5),
-    **fields.SUMMARY,
-}
+    )
+    | fields.needs("vocab_size")
+    | fields.nullable(n_inner=None)
+    | fields.defaults(activation_function="gelu_new", layer_norm_epsilon=1e-5)
+    | fields.SUMMARY
+)
 
 
 def _gpt2(config, n):
@@ -73,15 +72,15 @@ def _mpt(config, n):
     }
 
 
-_MPT_ATTENTION = {
-    **fields.COMMON,
+_MPT_ATTENTION = (
+    fields.COMMON
     # The value that `transformers` uses of the last: it does not read this field.
-    **fields.fixed(alibi=True, attn_type="multihead_attention", alibi_bias_max=8),
-    **fields.fixed(qk_ln=False, prefix_lm=False, attn_uses_sequence_id=False),
+    | fields.fixed(alibi=True, attn_type="multihead_attention", alibi_bias_max=8)
+    | fields.fixed(qk_ln=False, prefix_lm=False, attn_uses_sequence_id=False)
     # Of the first 0 and null mean no limit.
-    **fields.each("clip_qkv softmax_scale", fields.read(None, float | None)),
-    **fields.ignored("of the program that runs the model", "attn_impl"),
-}
+    | fields.each("clip_qkv softmax_scale", fields.read(None, float | None))
+    | fields.ignored("of the program that runs the model", "attn_impl")
+)
 
 
 def _opt_further(config):
@@ -112,15 +111,13 @@ _NORMS, _NETWORK = "input_layernorm post_attention_layernorm", "mlp. dense_h_to_
 _BY_HEAD = entries.by_head("attention.num_heads")
 ARCHITECTURES = {
     "gpt2": language_model(
-        {
-            **_GPT,
-            **fields.renamed(max_position_embeddings="n_positions"),
-            **fields.defaults(scale_attn_weights=True, tie_word_embeddings=True),
-            **fields.defaults(scale_attn_by_inverse_layer_idx=False),
-            **fields.ignored("the order of a product and a cast", "reorder_and_upcast_attn"),
-            **fields.ignored("an older name of `n_positions`, which is not read", "n_ctx"),
-            **fields.ignored("of GPT, and not read", "n_special predict_special_tokens"),
-        },
+        _GPT
+        | fields.renamed(max_position_embeddings="n_positions")
+        | fields.defaults(scale_attn_weights=True, tie_word_embeddings=True)
+        | fields.defaults(scale_attn_by_inverse_layer_idx=False)
+        | fields.ignored("the order of a product and a cast", "reorder_and_upcast_attn")
+        | fields.ignored("an older name of `n_positions`, which is not read", "n_ctx")
+        | fields.ignored("of GPT, and not read", "n_special predict_special_tokens"),
         "transformer. wte h ln_f",
         # Its matrices are stored as (inputs, outputs).
         {name: entries.transposed(what) for name, what in _GPT2.items()},
@@ -132,13 +129,11 @@ ARCHITECTURES = {
         unread=architecture.causal(r"(attn|crossattention)"),
     ),
     "gptj": language_model(
-        {
-            **_GPT,
-            **fields.defaults(rotary_dim=64, tie_word_embeddings=False),
-            # `transformers` computes this whatever the fields contain.
-            **fields.each("rotary scale_attn_weights", fields.only(True, None)),
-            **fields.ignored("positions are computed", "n_positions max_position_embeddings"),
-        },
+        _GPT
+        | fields.defaults(rotary_dim=64, tie_word_embeddings=False)
+        # `transformers` computes this whatever the fields contain.
+        | fields.each("rotary scale_attn_weights", fields.only(True, None))
+        | fields.ignored("positions are computed", "n_positions max_position_embeddings"),
         "transformer. wte h ln_f",
         entries.block("ln_1", "attn. q_proj k_proj v_proj out_proj", "mlp. fc_in fc_out"),
         _gptj,
@@ -147,86 +142,68 @@ ARCHITECTURES = {
         **_BIASED,
     ),
     "gpt_neox": language_model(
-        {
-            **fields.LANGUAGE,
-            **_NEOX_ROPE,
-            **fields.defaults(rotary_emb_base=10000.0, rotary_pct=0.25, layer_norm_eps=1e-5),
-            **fields.defaults(use_parallel_residual=True, tie_word_embeddings=False),
-            **fields.fixed(attention_bias=True),
-            "hidden_act": fields.activation("gelu"),
-        },
+        fields.LANGUAGE
+        | _NEOX_ROPE
+        | fields.defaults(rotary_emb_base=10000.0, rotary_pct=0.25, layer_norm_eps=1e-5)
+        | fields.defaults(use_parallel_residual=True, tie_word_embeddings=False, hidden_act="gelu")
+        | fields.fixed(attention_bias=True),
         "gpt_neox. embed_in layers final_layer_norm",
         entries.block(_NORMS, "attention. query_key_value dense", _NETWORK, _BY_HEAD),
         lambda config, n: {"residual": "parallel" if config["use_parallel_residual"] else "pre"},
         rotary={"fraction": "rotary_pct", "base": "rotary_emb_base"},
         head="embed_out",
-        unread={**architecture.ROTARY, **architecture.causal("attention")},
+        unread=architecture.causal("attention"),
     ),
     "phi": language_model(
-        {
-            **fields.LANGUAGE,
-            **rope.fields(2048),
-            **fields.defaults(partial_rotary_factor=0.5, layer_norm_eps=1e-5, qk_layernorm=False),
-            **fields.defaults(tie_word_embeddings=False),
-            **fields.nullable(num_key_value_heads=None),
-            "hidden_act": fields.activation("gelu_new"),
-        },
+        fields.LANGUAGE
+        | rope.fields(2048)
+        | fields.defaults(partial_rotary_factor=0.5, layer_norm_eps=1e-5, qk_layernorm=False)
+        | fields.defaults(tie_word_embeddings=False, hidden_act="gelu_new")
+        | fields.nullable(num_key_value_heads=None),
         "model. embed_tokens layers final_layernorm",
-        {
-            **entries.block(
-                "input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2"
-            ),
+        entries.block("input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2")
+        | {
             "self_attn.q_layernorm": "attention.query_norm",
             "self_attn.k_layernorm": "attention.key_norm",
         },
         lambda config, n: {"qk_norm": stacks.norm(config) if config["qk_layernorm"] else False},
         rotary={"fraction": "partial_rotary_factor"},
-        unread=architecture.ROTARY,
         **_PARALLEL,
         **_BIASED,
     ),
     "falcon": language_model(
-        {
-            **fields.COMMON,
-            **rope.fields(2048),
-            **fields.needs("vocab_size hidden_size num_hidden_layers num_attention_heads"),
-            "n_embed": fields.same_as("hidden_size"),
-            **fields.nullable(num_kv_heads=None, ffn_hidden_size=None),
-            **fields.nullable(num_ln_in_parallel_attn=None),
-            "activation": fields.activation("gelu"),
-            **fields.defaults(layer_norm_epsilon=1e-5, bias=False, new_decoder_architecture=False),
-            **fields.defaults(multi_query=True, parallel_attn=True, tie_word_embeddings=True),
-            "ff_factor": fields.only(4, None),
-            # Its own code rounds the penalties of ALiBi to bfloat16.
-            **fields.fixed(alibi=False),
-            **fields.off("apply_residual_connection_post_layernorm"),
-            # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
-            **fields.off("output_attentions"),
-        },
+        fields.COMMON
+        | rope.fields(2048)
+        | fields.needs("vocab_size hidden_size num_hidden_layers num_attention_heads")
+        | fields.defaults(n_embed=fields.same_as("hidden_size"), activation="gelu", bias=False)
+        | fields.defaults(layer_norm_epsilon=1e-5, new_decoder_architecture=False)
+        | fields.defaults(multi_query=True, parallel_attn=True, tie_word_embeddings=True)
+        | fields.fixed(ff_factor=(4, None))
+        | fields.nullable(num_kv_heads=None, ffn_hidden_size=None, num_ln_in_parallel_attn=None)
+        # Its own code rounds the penalties of ALiBi to bfloat16.
+        | fields.fixed(alibi=False)
+        | fields.off("apply_residual_connection_post_layernorm")
+        # When it returns them, its code loses the causal mask that PyTorch's kernel applies.
+        | fields.off("output_attentions"),
         "transformer. word_embeddings h ln_f",
-        {
-            "": _falcon_norms,
-            **entries.attention(
-                "self_attention. query_key_value dense",
-                heads=entries.by_head("attention.num_key_value_heads"),
-            ),
-            **entries.network(_NETWORK),
-        },
+        {"": _falcon_norms}
+        | entries.attention(
+            "self_attention. query_key_value dense",
+            heads=entries.by_head("attention.num_key_value_heads"),
+        )
+        | entries.network(_NETWORK),
         _falcon,
-        unread=architecture.ROTARY,
     ),
     "bloom": language_model(
-        {
-            **fields.COMMON,
-            **fields.renamed(num_hidden_layers="n_layer", num_attention_heads="n_head"),
-            **fields.needs("vocab_size hidden_size"),
-            # The name in older files.
-            "n_embed": fields.same_as("hidden_size"),
-            **fields.defaults(layer_norm_epsilon=1e-5, tie_word_embeddings=True),
-            # The last with `pretraining_tp` above 1 sums parts of products, without the biases.
-            **fields.fixed(apply_residual_connection_post_layernorm=False, slow_but_exact=False),
-            **fields.ignored("not read", "n_inner seq_length"),
-        },
+        fields.COMMON
+        | fields.renamed(num_hidden_layers="n_layer", num_attention_heads="n_head")
+        | fields.needs("vocab_size hidden_size")
+        # The name in older files.
+        | fields.defaults(n_embed=fields.same_as("hidden_size"))
+        | fields.defaults(layer_norm_epsilon=1e-5, tie_word_embeddings=True)
+        # The last with `pretraining_tp` above 1 sums parts of products, without the biases.
+        | fields.fixed(apply_residual_connection_post_layernorm=False, slow_but_exact=False)
+        | fields.ignored("not read", "n_inner seq_length"),
         "transformer. word_embeddings h ln_f",
         entries.block(_NORMS, "self_attention. query_key_value dense", _NETWORK, _BY_HEAD),
         further=lambda config: {"embeddings": {"norm": stacks.norm(config)}},
@@ -235,22 +212,20 @@ ARCHITECTURES = {
         position="alibi",
     ),
     "mpt": language_model(
-        {
-            **fields.COMMON,
-            **fields.renamed(
-                hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers"
-            ),
-            **fields.needs("vocab_size"),
-            "attn_config": fields.part(_MPT_ATTENTION),
-            **fields.defaults(layer_norm_epsilon=1e-5, tie_word_embeddings=True),
-            # `transformers` computes this whatever the fields contain.
-            **fields.fixed(expansion_ratio=4, no_bias=True, logit_scale=None),
-            **fields.fixed(norm_type="low_precision_layernorm"),
-            **fields.ignored("of texts that are longer, which are computed here", "max_seq_len"),
-            **fields.ignored("of the program that trained it", "verbose init_device init_config"),
-            **fields.ignored("of the gradient of embeddings", "embedding_fraction"),
-            **fields.ignored("of models without ALiBi", "learned_pos_emb"),
-        },
+        fields.COMMON
+        | fields.renamed(
+            hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers"
+        )
+        | fields.needs("vocab_size")
+        | fields.defaults(attn_config=fields.part(_MPT_ATTENTION), layer_norm_epsilon=1e-5)
+        | fields.defaults(tie_word_embeddings=True)
+        # `transformers` computes this whatever the fields contain.
+        | fields.fixed(expansion_ratio=4, no_bias=True, logit_scale=None)
+        | fields.fixed(norm_type="low_precision_layernorm")
+        | fields.ignored("of texts that are longer, which are computed here", "max_seq_len")
+        | fields.ignored("of the program that trained it", "verbose init_device init_config")
+        | fields.ignored("of the gradient of embeddings", "embedding_fraction")
+        | fields.ignored("of models without ALiBi", "learned_pos_emb"),
         "transformer. wte blocks norm_f",
         entries.block("norm_1 norm_2", "attn. Wqkv out_proj", "ffn. up_proj down_proj"),
         _mpt,
@@ -258,16 +233,13 @@ ARCHITECTURES = {
         use_bias=False,
     ),
     "opt": language_model(
-        {
-            **fields.COMMON,
-            **fields.needs("vocab_size hidden_size ffn_dim num_hidden_layers num_attention_heads"),
-            **fields.needs("max_position_embeddings"),
-            **fields.nullable(word_embed_proj_dim=None),
-            "activation_function": fields.activation("relu"),
-            **fields.defaults(do_layer_norm_before=True, _remove_final_layer_norm=False),
-            **fields.defaults(enable_bias=True, tie_word_embeddings=True),
-            **fields.fixed(layer_norm_elementwise_affine=True),
-        },
+        fields.COMMON
+        | fields.needs("vocab_size hidden_size ffn_dim num_hidden_layers num_attention_heads")
+        | fields.needs("max_position_embeddings")
+        | fields.nullable(word_embed_proj_dim=None)
+        | fields.defaults(activation_function="relu", do_layer_norm_before=True, enable_bias=True)
+        | fields.defaults(_remove_final_layer_norm=False, tie_word_embeddings=True)
+        | fields.fixed(layer_norm_elementwise_affine=True),
         "model. decoder.embed_tokens decoder.layers decoder.final_layer_norm",
         entries.block(
             "self_attn_layer_norm final_layer_norm",
@@ -282,6 +254,5 @@ ARCHITECTURES = {
             "decoder.project_in": "embeddings.token_projection",
             "decoder.project_out": "logits.transform",
         },
-        unread=architecture.VERSION,
     ),
 }

@@ -3,7 +3,7 @@
 import keras
 
 from keras_attention import positions, scores
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.longformer_attention import LongformerAttention
@@ -29,17 +29,12 @@ def _longformer(config):
 
 def _electra(config):
     """Its discriminator has a logit for each token."""
-    size, dim = config["embedding_size"], config["hidden_size"]
-    projection = keras.layers.Dense(dim, name="projection") if size != dim else None
     discriminator = config.architecture == "ElectraForPreTraining"
-    logits = stacks.classes(config, config["hidden_act"], count=1) if discriminator else None
-    return {"size": size, "projection": projection, "logits": logits}
+    return {"logits": stacks.classes(config, config["hidden_act"], 1) if discriminator else None}
 
 
-_GENERATOR = (
-    "generator_predictions.dense generator_predictions.LayerNorm "
-    "generator_lm_head.bias generator_lm_head"
-)
+_GENERATOR = "predictions.dense predictions.LayerNorm lm_head.bias lm_head"
+_GENERATOR = " ".join(f"generator_{name}" for name in _GENERATOR.split())
 
 
 def _electra_head(model):
@@ -66,7 +61,6 @@ def _albert(config):
     return {
         # Each group is used for as many layers, one after another.
         "blocks": [block for n in range(layers) for block in made[n * groups // layers]],
-        "size": config["embedding_size"],
         "projection": keras.layers.Dense(config["hidden_size"], name="projection"),
     }
 
@@ -98,8 +92,7 @@ def _deberta(config):
     config.require("share_att_key", True)
     config.require("pos_att_type", _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c")
     longest, buckets = config["max_relative_positions"], config["position_buckets"]
-    if longest < 1:
-        longest = config["max_position_embeddings"]
+    longest = config["max_position_embeddings"] if longest < 1 else longest
     norm, epsilon = None, config["layer_norm_eps"]
     if config["norm_rel_ebd"] == "layer_norm":
         norm = stacks.layer_norm(epsilon, dtype=scores.full_precision())
@@ -123,19 +116,15 @@ def _deberta_head(model):
 ARCHITECTURES = {
     "longformer": bert.like_bert(
         "longformer. Longformer",
-        {
-            **bert.ROBERTA,
-            "attention_window": fields.read(512, int | list),
-            "attention_mode": fields.only("longformer", None),
-            **fields.off("ignore_attention_mask"),
-            **fields.ignored("of an export", "onnx_export"),
-        },
-        {
-            **bert.block_names(),
-            **{
-                f"attention.self.{role}_global": f"attention.global_{role}_dense"
-                for role in entries.ROLES[:3]
-            },
+        bert.ROBERTA
+        | fields.defaults(attention_window=fields.read(512, int | list))
+        | fields.fixed(attention_mode=("longformer", None))
+        | fields.off("ignore_attention_mask")
+        | fields.ignored("of an export", "onnx_export"),
+        bert.block_names()
+        | {
+            f"attention.self.{role}_global": f"attention.global_{role}_dense"
+            for role in entries.ROLES[:3]
         },
         *bert.HEADS_ROBERTA,
         hidden="gelu",
@@ -144,18 +133,15 @@ ARCHITECTURES = {
     ),
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
-        {
-            **fields.COMMON,
-            **fields.LABELS,
-            **fields.renamed(
-                hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
-            ),
-            **fields.needs("vocab_size max_position_embeddings hidden_dim"),
-            "activation": fields.activation("gelu"),
-            **fields.fixed(tie_word_embeddings=True),
-            "tie_weights_": fields.only(True, None),
-            **fields.ignored("sines are stored as a table like any", "sinusoidal_pos_embds"),
-        },
+        fields.COMMON
+        | fields.LABELS
+        | fields.renamed(
+            hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
+        )
+        | fields.needs("vocab_size max_position_embeddings hidden_dim")
+        | fields.defaults(activation="gelu", tie_weights_=fields.only(True, None))
+        | fields.fixed(tie_word_embeddings=True)
+        | fields.ignored("sines are stored as a table like any", "sinusoidal_pos_embds"),
         entries.block(
             "sa_layer_norm output_layer_norm",
             "attention. q_lin k_lin v_lin out_lin",
@@ -165,22 +151,15 @@ ARCHITECTURES = {
         "pre_classifier classifier",
         hidden="activation",
         pooled="relu",
-        parts=lambda config: {
-            "blocks": lambda n: {"layer_norm_epsilon": 1e-12},
-            "epsilon": 1e-12,
-        },
         layers="transformer.layer",
-        unread=architecture.COUNTED,
     ),
     "electra": bert.like_bert(
         "electra. Electra",
-        {
-            **bert.ENCODER,
-            **fields.LABELS,
-            **fields.needs("embedding_size"),
-            **fields.defaults(type_vocab_size=2),
-            **fields.SUMMARY,
-        },
+        bert.ENCODER
+        | fields.LABELS
+        | fields.needs("embedding_size")
+        | fields.defaults(type_vocab_size=2)
+        | fields.SUMMARY,
         bert.block_names(),
         _GENERATOR,
         hidden="gelu",
@@ -189,12 +168,11 @@ ARCHITECTURES = {
         heads=("ForPreTraining", "ForMaskedLM", "ForSequenceClassification"),
         head=_electra_head,
         others={"embeddings_project": "embeddings.projection"},
-        unread=architecture.COUNTED,
     ),
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
         # Another number changes only the size of the table, not which rows are read.
-        {**bert.ENCODER, **fields.LABELS, "relative_attention_num_buckets": fields.only(32)},
+        bert.ENCODER | fields.LABELS | fields.fixed(relative_attention_num_buckets=32),
         entries.block(
             "attention.LayerNorm output.LayerNorm",
             "attention.attn. q k v o",
@@ -208,45 +186,39 @@ ARCHITECTURES = {
     ),
     "albert": bert.like_bert(
         "albert. Albert",
-        {
-            **bert.ENCODER,
-            **fields.needs("embedding_size"),
-            **fields.defaults(num_hidden_groups=1, inner_group_num=1, type_vocab_size=2),
-            "hidden_act": fields.activation("gelu_new"),
-            **fields.ignored(
-                "not read",
-                "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
-            ),
-        },
+        bert.ENCODER
+        | fields.needs("embedding_size")
+        | fields.defaults(num_hidden_groups=1, inner_group_num=1, type_vocab_size=2)
+        | fields.defaults(hidden_act="gelu_new")
+        | fields.ignored(
+            "not read",
+            "down_scale_factor gap_size layers_to_keep net_structure_type num_memory_blocks",
+        ),
         _albert_blocks,
         "predictions. dense LayerNorm bias decoder",
         heads=("ForMaskedLM", "ForPreTraining"),
         parts=_albert,
         layers="encoder.albert_layer_groups",
         others={"encoder.embedding_hidden_mapping_in": "embeddings.projection"},
-        unread={**bert.COUNTED, r"sop_classifier\..*": "of another task"},
+        unread={**bert.POOLER, r"sop_classifier\..*": "of another task"},
     ),
     # The discriminator that version 3 was trained as is left out.
     "deberta-v2": bert.like_bert(
         "deberta. DebertaV2",
-        {
-            **bert.ENCODER,
-            **fields.LABELS,
-            "type_vocab_size": fields.read(0, least=0),
-            "pooler_hidden_act": fields.activation("gelu"),
-            **fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True),
-            **fields.each("position_buckets max_relative_positions", fields.read(-1)),
-            # Only the sizes that follow from the width: others are other models.
-            **fields.each("embedding_size attention_head_size", fields.count(None)),
-            "pooler_hidden_size": fields.count(None),
-            # With other values it is another attention. The defaults are those of plain attention.
-            **fields.each("relative_attention share_att_key", fields.only(False, True)),
-            "pos_att_type": fields.only(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"),
-            "norm_rel_ebd": fields.only("none", "layer_norm"),
-            "conv_kernel_size": fields.only(0),
-            **fields.ignored("of the convolution, which is not supported", "conv_act conv_groups"),
-            **fields.ignored("not read", "padding_idx summary_type"),
-        },
+        bert.ENCODER
+        | fields.LABELS
+        | fields.defaults(type_vocab_size=fields.read(0, least=0), pooler_hidden_act="gelu")
+        | fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True)
+        | fields.defaults(pooler_hidden_size=fields.count(None))
+        | fields.fixed(pos_att_type=(None, _BOTH, _BOTH[::-1], "p2c|c2p", "c2p|p2c"))
+        | fields.fixed(norm_rel_ebd=("none", "layer_norm"), conv_kernel_size=0)
+        | fields.each("position_buckets max_relative_positions", fields.read(-1))
+        # Only the sizes that follow from the width: others are other models.
+        | fields.each("embedding_size attention_head_size", fields.count(None))
+        # With other values it is another attention. The defaults are those of plain attention.
+        | fields.each("relative_attention share_att_key", fields.only(False, True))
+        | fields.ignored("of the convolution, which is not supported", "conv_act conv_groups")
+        | fields.ignored("not read", "padding_idx summary_type"),
         bert.block_names("self.query_proj self.key_proj self.value_proj output.dense"),
         pooled="pooler_hidden_act",
         parts=_deberta,
@@ -256,7 +228,6 @@ ARCHITECTURES = {
             "encoder.LayerNorm": "blocks.0.attention.position.norm",
         },
         unread={
-            **architecture.COUNTED,
             r"embeddings\.position_embeddings\.weight": "of training: distances are the positions",
             r"(lm|mask)_predictions\..*": "of training",
         },

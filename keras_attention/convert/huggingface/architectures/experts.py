@@ -3,20 +3,21 @@
 import numpy as np
 
 from keras_attention import positions
-from keras_attention.convert.huggingface import entries, fields, rope
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.convert.huggingface.architectures import llamas
 from keras_attention.convert.huggingface.entries import Entry, part
 from keras_attention.layers.blocks.feed_forward import MixtureOfExperts
 from keras_attention.layers.latent_attention import MultiHeadLatentAttention
 
 _EXPERTS = fields.fixed(output_router_logits=False)
+_GATED = "gate_proj up_proj down_proj"
 
 
-def mixture(config, experts, size, **options):
+def mixture(config, **options):
     """The options of a block of gated experts, by the fields of how many and how large they are."""
-    options = {"activation": config["hidden_act"], "use_bias": False, **options}
-    counts = config[experts], config["num_experts_per_tok"], config[size]
-    layer = MixtureOfExperts(*counts, gated=True, name="experts", **options)
+    options = {"activation": config["hidden_act"], "use_bias": False, "gated": True, **options}
+    names = "num_local_experts", "num_experts_per_tok", "moe_intermediate_size intermediate_size"
+    layer = MixtureOfExperts(*(stacks.first(config, x) for x in names), name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
 
@@ -24,8 +25,7 @@ def _qwen3(config, n):
     options = llamas.qk_normed(config, n)
     if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
         return options
-    normalize = {"normalize_weights": config["norm_topk_prob"]}
-    return {**options, **mixture(config, "num_experts", "moe_intermediate_size", **normalize)}
+    return {**options, **mixture(config, normalize_weights=config["norm_topk_prob"])}
 
 
 # gpt-oss has sinks, and windows in every other layer
@@ -35,9 +35,8 @@ _YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=409
 
 
 def _gpt_oss(config, n):
-    options = {"activation": "quick_gelu", "use_bias": True, "offset": 1.0}
-    options["limit"] = config["swiglu_limit"]
-    return mixture(config, "num_local_experts", "intermediate_size", **options)
+    options = {"activation": "quick_gelu", "use_bias": True, "limit": config["swiglu_limit"]}
+    return mixture(config, offset=1.0, **options)
 
 
 @entries.layout
@@ -53,22 +52,22 @@ def _in_turn(name, owner, *roles):
 
 # DeepSeek-V3 has latent attention, and experts in groups beside one that all tokens use
 
-_DEEPSEEK = {
-    **llamas.stack(4096),
-    **fields.nullable(num_key_value_heads=128, q_lora_rank=1536),
-    "head_dim": fields.count(None),
-    **fields.defaults(kv_lora_rank=512, qk_rope_head_dim=64, qk_nope_head_dim=128, v_head_dim=128),
-    **fields.defaults(moe_intermediate_size=2048, n_routed_experts=256, n_shared_experts=1),
-    **fields.defaults(num_experts_per_tok=8, n_group=8, topk_group=4, routed_scaling_factor=2.5),
-    **fields.defaults(norm_topk_prob=True, rope_interleave=True, attention_bias=False),
-    "num_local_experts": fields.same_as("n_routed_experts"),
-    "first_k_dense_replace": fields.read(3, least=0),
+_DEEPSEEK = (
+    llamas.stack(4096)
+    | fields.nullable(num_key_value_heads=128, q_lora_rank=1536)
+    | fields.defaults(head_dim=fields.count(None), kv_lora_rank=512, qk_rope_head_dim=64)
+    | fields.defaults(qk_nope_head_dim=128, v_head_dim=128, moe_intermediate_size=2048, n_group=8)
+    | fields.defaults(n_routed_experts=256, n_shared_experts=1, num_experts_per_tok=8)
+    | fields.defaults(topk_group=4, routed_scaling_factor=2.5, norm_topk_prob=True)
+    | fields.defaults(rope_interleave=True, attention_bias=False)
+    | fields.defaults(num_local_experts=fields.same_as("n_routed_experts"))
+    | fields.defaults(first_k_dense_replace=fields.read(3, least=0))
     # What the class has no other value for.
-    **fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1),
-    **fields.fixed(output_router_logits=False),
-    **fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers"),
-    **fields.ignored("the sum of two others", "qk_head_dim"),
-}
+    | fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
+    | fields.fixed(output_router_logits=False)
+    | fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers")
+    | fields.ignored("the sum of two others", "qk_head_dim")
+)
 
 
 def _deepseek(config, n):
@@ -94,8 +93,6 @@ def _deepseek(config, n):
         return options
     experts = mixture(
         config,
-        "n_routed_experts",
-        "moe_intermediate_size",
         normalize_weights=config["norm_topk_prob"],
         scoring="sigmoid",
         use_correction_bias=True,
@@ -131,63 +128,51 @@ def _rotated_first(name, owner, path, of_latent=None):
     return [Entry(f"{name}.{kind}", (x,), split, join) for kind, x in found.items()]
 
 
-_GATED = "gate_proj up_proj down_proj"
 ARCHITECTURES = {
     "mixtral": llamas.llama(
-        {
-            **llamas.stack(131072, theta=1000000.0),
-            **_EXPERTS,
-            **fields.defaults(num_local_experts=8, num_experts_per_tok=2),
-            **fields.defaults(num_key_value_heads=8, rms_norm_eps=1e-5),
-            **fields.nullable(sliding_window=None),
-            "num_experts": fields.same_as("num_local_experts"),
-        },
-        lambda config, n: mixture(config, "num_local_experts", "intermediate_size"),
-        {
-            **llamas.BRANCHES,
+        llamas.stack(131072, theta=1e6, rms_norm_eps=1e-5, num_key_value_heads=8)
+        | _EXPERTS
+        | fields.defaults(num_local_experts=8, num_experts_per_tok=2)
+        | fields.defaults(num_experts=fields.same_as("num_local_experts"))
+        | fields.nullable(sliding_window=None),
+        lambda config, n: mixture(config),
+        llamas.BRANCHES
+        | {
             "block_sparse_moe.gate": "feed_forward.router",
             "block_sparse_moe.experts": entries.experts("w1 w3 w2"),
         },
     ),
     "qwen3_moe": llamas.llama(
-        {
-            **llamas.stack(32768),
-            **_EXPERTS,
-            **llamas.WINDOWS,
-            **fields.defaults(num_key_value_heads=4, moe_intermediate_size=768, num_experts=128),
-            "num_local_experts": fields.same_as("num_experts"),
-            **fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1),
-            "mlp_only_layers": fields.read(None, list | None),
-            **fields.fixed(attention_bias=False),
-            **fields.off("mlp_bias"),
-            **fields.ignored("not read", "max_window_layers"),
-        },
+        llamas.stack(32768, num_key_value_heads=4, moe_intermediate_size=768, num_experts=128)
+        | _EXPERTS
+        | llamas.WINDOWS
+        | fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1)
+        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+        | fields.defaults(mlp_only_layers=fields.read(None, list | None))
+        | fields.fixed(attention_bias=False)
+        | fields.off("mlp_bias")
+        | fields.ignored("not read", "max_window_layers"),
         _qwen3,
-        {
-            **llamas.BRANCHES,
-            **llamas.GATED,
-            "mlp.gate": "feed_forward.router",
-            "mlp.experts": entries.experts(_GATED),
-        },
+        llamas.BRANCHES
+        | llamas.GATED
+        | {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)},
     ),
     "gpt_oss": llamas.llama(
-        {
-            **fields.LANGUAGE,
-            **rope.fields(131072, theta=150000.0),
-            **llamas.TYPES,
-            **fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0),
-            **fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5),
-            **fields.defaults(tie_word_embeddings=False),
-            **fields.nullable(sliding_window=128),
-            "num_experts": fields.same_as("num_local_experts"),
-            # `swiglu_alpha` is the slope of `quick_gelu`.
-            **fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True),
-            **fields.fixed(output_router_logits=False),
-            **fields.ignored("not read", "experts_per_token initial_context_length"),
-        },
+        fields.LANGUAGE
+        | rope.fields(131072, theta=150000.0)
+        | llamas.TYPES
+        | _EXPERTS
+        | fields.defaults(num_local_experts=128, num_experts_per_tok=4, swiglu_limit=7.0)
+        | fields.defaults(num_key_value_heads=8, head_dim=64, rms_norm_eps=1e-5)
+        | fields.defaults(num_experts=fields.same_as("num_local_experts"))
+        | fields.defaults(tie_word_embeddings=False)
+        | fields.nullable(sliding_window=128)
+        # `swiglu_alpha` is the slope of `quick_gelu`.
+        | fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True)
+        | fields.ignored("not read", "experts_per_token initial_context_length"),
         _gpt_oss,
-        {
-            **llamas.BRANCHES,
+        llamas.BRANCHES
+        | {
             "self_attn.sinks": "attention.sink",
             "mlp.router": "feed_forward.router",
             "mlp.experts.gate_up_proj": _in_turn("gate_kernel", "intermediate_kernel"),
@@ -202,9 +187,10 @@ ARCHITECTURES = {
     "deepseek_v3": llamas.llama(
         _DEEPSEEK,
         _deepseek,
-        {
-            **llamas.NORMS,
-            **llamas.GATED,
+        llamas.NORMS
+        | llamas.GATED
+        | entries.network(f"mlp.shared_experts. {_GATED}", "feed_forward.shared")
+        | {
             "self_attn.q_proj": _rotated_first("attention.query_dense", of_latent=False),
             "self_attn.q_b_proj": _rotated_first("attention.query_dense", of_latent=True),
             "self_attn.q_a_proj": "attention.query_latent_dense",
@@ -216,7 +202,6 @@ ARCHITECTURES = {
             "mlp.gate": "feed_forward.router",
             "mlp.gate.e_score_correction_bias": "feed_forward.correction_bias",
             "mlp.experts": entries.experts(_GATED),
-            **entries.network(f"mlp.shared_experts. {_GATED}", "feed_forward.shared"),
         },
         # Of the published model; `transformers` does not read it either.
         unread={r"layers\.61\..*": "a layer that predicts a further token"},

@@ -6,13 +6,12 @@ whose logits are the mean of two classifiers, and the classifiers of DINOv2, whi
 of the patches too, as is the gated network of its largest model. Images have the table's size.
 """
 
-import functools
-
 import keras
 
 from keras_attention import patterns, positions
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
+from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.layers.blocks.norms import LayerScale
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
@@ -21,27 +20,24 @@ from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
 from keras_attention.models import Embeddings, Encoder, Logits
 
-IMAGES = {
-    **fields.COMMON,
-    "image_size": fields.read(224, int | list),
-    **fields.defaults(num_channels=3),
-    "hidden_act": fields.activation("gelu"),
-    **fields.fixed(qkv_bias=True),
-}
+IMAGES = (
+    fields.COMMON
+    | fields.defaults(image_size=fields.read(224, int | list), num_channels=3, hidden_act="gelu")
+    | fields.fixed(qkv_bias=True)
+)
 _FEATURE_MAPS = fields.ignored(
     "of feature maps", "stage_names out_features out_indices _out_features _out_indices"
 )
-_VIT = {
-    **IMAGES,
-    **fields.SIZES,
-    **fields.LABELS,
-    "patch_size": fields.read(16, int | list),
-    **fields.defaults(layer_norm_eps=1e-12),
-    **fields.ignored(
+_VIT = (
+    IMAGES
+    | fields.SIZES
+    | fields.LABELS
+    | fields.defaults(patch_size=fields.read(16, int | list), layer_norm_eps=1e-12)
+    | fields.ignored(
         "of a pooler and a decoder, which are not read",
         "encoder_stride pooler_output_size pooler_act",
-    ),
-}
+    )
+)
 
 
 def embeddings(config, tokens, use_bias=True, **options):
@@ -87,7 +83,7 @@ def _like_vit(
     names,
     fields,
     tensors,
-    options=None,
+    options=lambda config: {"residual": "pre"},
     tokens=("cls_token",),
     heads=("ForImageClassification",),
     **given,
@@ -101,14 +97,10 @@ def _like_vit(
     projection = entries.convolution("embeddings.tokens.layers.0")
 
     def make(config):
-        has_head = stacks.has_head(config, name, heads)
-        further = {"residual": "pre"} if options is None else options(config)
-        return Encoder(
-            stacks.blocks(config, lambda n: further),
-            embeddings(config, tokens),
-            stacks.norm(config, "final_norm"),
-            stacks.classifier(config) if has_head else None,
-        )
+        further, norm = options(config), stacks.norm(config, "final_norm")
+        logits = stacks.classifier(config) if stacks.has_head(config, name, heads) else None
+        blocks = stacks.blocks(config, lambda n: further)
+        return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
     return Architecture(
         fields,
@@ -133,37 +125,32 @@ def _like_vit(
 
 def _dinov2(config):
     """Branches have learned factors, `LayerScale`."""
-    return {
-        "intermediate_dim": config["hidden_size"] * config["mlp_ratio"],
-        "residual": "sandwich",
-        "norm": {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")},
-    }
+    norm = {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")}
+    size = config["hidden_size"] * config["mlp_ratio"]
+    return {"intermediate_dim": size, "residual": "sandwich", "norm": norm}
 
 
 _ATTENTION = "attention. attention.query attention.key attention.value output.dense"
 _NORMS, _NETWORK = "layernorm_before layernorm_after", "intermediate.dense output.dense"
 _BLOCK = entries.block(_NORMS, _ATTENTION, _NETWORK)
 _TWO_TOKENS = ("cls_token", "distillation_token")
-_POOLER = {r"pooler\..*": "of another task"}
 
 # Swin: stages of blocks in windows, every second of which is shifted, with merged patches between
 #
 # Each stage is an `Encoder`, whose tokens are those of the stage before it. A classifier has one
 # vector of logits, of the mean of all patches. The windows divide the grids of all stages.
 
-_SWIN = {
-    **IMAGES,
-    **fields.LABELS,
-    "patch_size": fields.read(4, int | list),
-    "depths": fields.read((2, 2, 6, 2), list),
-    "num_heads": fields.read((3, 6, 12, 24), list),
-    "num_attention_heads": fields.same_as("num_heads"),
-    **fields.defaults(embed_dim=96, window_size=7, mlp_ratio=4.0, layer_norm_eps=1e-5),
-    **fields.defaults(use_absolute_embeddings=False),
-    **fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers"),
-    **fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm"),
-    **_FEATURE_MAPS,
-}
+_SWIN = (
+    IMAGES
+    | fields.LABELS
+    | fields.defaults(patch_size=fields.read(4, int | list), embed_dim=96, window_size=7)
+    | fields.defaults(depths=fields.read((2, 2, 6, 2), list), mlp_ratio=4.0, layer_norm_eps=1e-5)
+    | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list), use_absolute_embeddings=False)
+    | fields.defaults(num_attention_heads=fields.same_as("num_heads"))
+    | fields.ignored("follows from others", "hidden_size num_layers num_hidden_layers")
+    | fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm")
+    | _FEATURE_MAPS
+)
 
 
 def _swin(config):
@@ -171,12 +158,9 @@ def _swin(config):
     if stacks.has_head(config, "Swin", ["ForImageClassification"]):
         mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
         logits = stacks.classifier(config, transform=mean)
-    tokens = keras.Sequential(
-        # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
-        [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)],
-        name="tokens",
-    )
-    absolute = config["use_absolute_embeddings"]
+    # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
+    layers = [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)]
+    tokens, absolute = keras.Sequential(layers, name="tokens"), config["use_absolute_embeddings"]
     table = LearnedGridEmbedding(grid, name="positions") if absolute else None
     embeddings, stages = Embeddings(tokens, table, name="embeddings"), list(_stages(config, grid))
     for n, (blocks, grid) in enumerate(stages[:-1]):
@@ -203,18 +187,16 @@ def _stages(config, grid):
         options = stacks.block(config, num_heads=heads[stage], **options)
         # There is nothing to shift where a window is as long as the grid.
         shifts = [window // 2 if n % 2 and min(grid) > window else 0 for n in range(depth)]
-        yield (
-            [
-                TransformerBlock(
-                    **options,
-                    pattern=patterns.GridWindow(grid, window, shift),
-                    position=positions.GridRelativeBias(grid, window),
-                    name=f"block_{n}",
-                )
-                for n, shift in enumerate(shifts)
-            ],
-            grid,
-        )
+        blocks = [
+            TransformerBlock(
+                **options,
+                pattern=patterns.GridWindow(grid, window, shift),
+                position=positions.GridRelativeBias(grid, window),
+                name=f"block_{n}",
+            )
+            for n, shift in enumerate(shifts)
+        ]
+        yield blocks, grid
         grid = tuple(side // 2 for side in grid)
 
 
@@ -230,22 +212,22 @@ def _encoders(model):
     return [*(_encoders(first) if isinstance(first, Encoder) else []), model]
 
 
-def _swin_embeddings(name, model):
+def _swin_tensors(name, model):
+    """The tensors of all stages, and of what is before and between them."""
+    stages = _encoders(model)
     table = {
         "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
         "norm": "tokens.layers.2",
         "position_embeddings": entries.axes("positions.embeddings", 3),
     }
-    return entries.of(table, _encoders(model)[0].embeddings, name)
-
-
-def _swin_layers(name, model):
-    found = []
-    for n, stage in enumerate(_encoders(model)):
-        found += entries.of({"blocks": entries.blocks(_SWIN_BLOCK)}, stage, f"{name}.{n}.")
+    found = entries.of(table, stages[0].embeddings, f"{name}embeddings.")
+    for n, stage in enumerate(stages):
+        layers = f"{name}encoder.layers"
+        found += entries.of({f"{layers}.{n}.blocks": entries.blocks(_SWIN_BLOCK)}, stage)
         if n:
-            merging, path = stage.embeddings.tokens.layers[1], f"{name}.{n - 1}.downsample."
-            found += entries.of({"norm": "norm", "reduction": "dense"}, merging, path)
+            table = {"norm": "norm", "reduction": "dense"}
+            merging = stage.embeddings.tokens.layers[1]
+            found += entries.of(table, merging, f"{layers}.{n - 1}.downsample.")
     return found
 
 
@@ -257,22 +239,21 @@ def _swin_layers(name, model):
 # others are as they are before the norm.
 
 PARTS = ("text", "vision")
-FIELDS = {
-    **fields.COMMON,
-    **fields.defaults(projection_dim=512),
-    **{f"{name}_config": fields.read(None, dict | None) for name in PARTS},
+FIELDS = (
+    fields.COMMON
+    | fields.defaults(projection_dim=512)
+    | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
     # Unless null, replaces the whole configuration of a tower.
-    **{f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS},
-    **fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
-}
+    | {f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS}
+    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value")
+)
 # Fields of both towers, with the sizes that files may leave out.
-_TOWER = {
-    **fields.COMMON,
-    **fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5),
-    **fields.nullable(projection_dim=512),
-    "hidden_act": fields.activation("quick_gelu"),
-    **fields.ignored("a tower has no logits of tokens", "tie_word_embeddings"),
-}
+_TOWER = (
+    fields.COMMON
+    | fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5, hidden_act="quick_gelu")
+    | fields.nullable(projection_dim=512)
+    | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
+)
 
 
 def tower(values, where, name):
@@ -289,21 +270,6 @@ def tower(values, where, name):
     }, f"{field} of {where}"
 
 
-def _clip(config, name):
-    """The `Encoder` of a tower, with the projection to the space of both if its class has it."""
-    logits = None
-    if name == "Text":
-        table = stacks.positions(config["max_position_embeddings"])
-        embedded = stacks.embeddings(config, positions=table)
-    else:
-        norm = stacks.norm(config)
-        embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
-    if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
-        logits = Logits(config["projection_dim"], tied=False, name="projection")
-    blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
-    return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
-
-
 _BLOCKS = entries.blocks(
     entries.block(
         "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
@@ -311,28 +277,50 @@ _BLOCKS = entries.blocks(
 )
 
 
-def _others(tower, projection):
-    """The tensors of the other tower, and of both."""
-    pattern = rf"{tower}_model\..*|{projection}_projection\.weight|logit_scale"
-    return {**architecture.COUNTED, pattern: "of the other tower, and of both"}
+def _clip(name, fields, tensors, **given):
+    """The `Architecture` of a tower, whose class may have the projection to the space of both."""
+    towers = {"Text": ("text", "text"), "Vision": ("vision", "visual")}
+    tower, projection = towers.pop(name)
+    [(other, of_other)] = towers.values()
+
+    def make(config):
+        logits = None
+        if name == "Text":
+            table = stacks.positions(config["max_position_embeddings"])
+            embedded = stacks.embeddings(config, positions=table)
+        else:
+            norm = stacks.norm(config)
+            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+        if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
+            logits = Logits(config["projection_dim"], tied=False, name="projection")
+        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
+        return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
+
+    pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
+    return Architecture(
+        _TOWER | fields,
+        make,
+        {"encoder.layers": _BLOCKS, **tensors},
+        prefix=f"{tower}_model.",
+        head={f"{projection}_projection": "logits.dense"},
+        unread={pattern: "of the other tower, and of both"},
+        **given,
+    )
 
 
 ARCHITECTURES = {
-    "vit": _like_vit("vit. ViT", _VIT, _BLOCK, unread=_POOLER),
-    "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=_POOLER),
+    "vit": _like_vit("vit. ViT", _VIT, _BLOCK, unread=bert.POOLER),
+    "deit": _like_vit("deit. DeiT", _VIT, _BLOCK, tokens=_TWO_TOKENS, unread=bert.POOLER),
     "dinov2": _like_vit(
         "dinov2. Dinov2",
-        {
-            **IMAGES,
-            **{name: x for name, x in fields.SIZES.items() if name != "intermediate_size"},
-            **fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6),
-            "patch_size": fields.read(14, int | list),
-            **fields.fixed(use_swiglu_ffn=False),
-            **fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states"),
-            **_FEATURE_MAPS,
-        },
-        {
-            **entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2"),
+        IMAGES
+        | {name: x for name, x in fields.SIZES.items() if name != "intermediate_size"}
+        | fields.defaults(mlp_ratio=4, layer_norm_eps=1e-6, patch_size=fields.read(14, int | list))
+        | fields.fixed(use_swiglu_ffn=False)
+        | fields.ignored("of feature maps", "apply_layernorm reshape_hidden_states")
+        | _FEATURE_MAPS,
+        entries.block("norm1 norm2", _ATTENTION, "mlp. fc1 fc2")
+        | {
             "layer_scale1.lambda1": "attention_output_norm.scale",
             "layer_scale2.lambda1": "feed_forward_output_norm.scale",
         },
@@ -343,11 +331,7 @@ ARCHITECTURES = {
     "swin": Architecture(
         _SWIN,
         _swin,
-        {
-            "embeddings.": _swin_embeddings,
-            "encoder.layers": _swin_layers,
-            "layernorm": "final_norm",
-        },
+        {"": _swin_tensors, "layernorm": "final_norm"},
         prefix="swin.",
         head={"classifier": "logits.dense"},
         unread={
@@ -356,42 +340,27 @@ ARCHITECTURES = {
         },
         input_shape=input_shape,
     ),
-    "clip_text_model": Architecture(
-        {
-            **_TOWER,
-            **fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048),
-            **fields.defaults(num_attention_heads=8, max_position_embeddings=77),
-        },
-        functools.partial(_clip, name="Text"),
+    "clip_text_model": _clip(
+        "Text",
+        fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
+        | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
         {
             "embeddings.token_embedding.weight": "embeddings.tokens.table",
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
-            "encoder.layers": _BLOCKS,
             "final_layer_norm": "final_norm",
         },
-        prefix="text_model.",
-        head={"text_projection": "logits.dense"},
-        unread=_others("vision", "visual"),
     ),
-    "clip_vision_model": Architecture(
-        {
-            **_TOWER,
-            **fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072),
-            **fields.defaults(num_attention_heads=12, num_channels=3),
-            **fields.defaults(image_size=224, patch_size=32),
-        },
-        functools.partial(_clip, name="Vision"),
+    "clip_vision_model": _clip(
+        "Vision",
+        fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072)
+        | fields.defaults(num_attention_heads=12, num_channels=3, image_size=224, patch_size=32),
         {
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
             "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
             "pre_layrnorm": "embeddings.norm",
-            "encoder.layers": _BLOCKS,
             "post_layernorm": "final_norm",
         },
-        prefix="vision_model.",
-        head={"visual_projection": "logits.dense"},
-        unread=_others("text", "text"),
         input_shape=input_shape,
     ),
 }

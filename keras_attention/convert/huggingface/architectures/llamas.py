@@ -4,29 +4,27 @@ They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (20
 1 and 2, and the text model of Gemma 3.
 """
 
-from keras_attention import scores
-from keras_attention.convert.huggingface import architecture, entries, fields, rope, stacks
+from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.layers.blocks.norms import RMSNorm
 
 
-def decoder(length, theta=10000.0):
-    """Fields of most, with those of rotary positions, whose defaults are as of `rope.fields`."""
-    return {
-        **fields.LANGUAGE,
-        **rope.fields(length, theta),
-        **fields.nullable(num_key_value_heads=None, head_dim=None),
-        **fields.defaults(tie_word_embeddings=False),
-        "hidden_act": fields.activation("silu"),
-    }
+def decoder(length, theta=10000.0, **defaults):
+    """Fields of most, as of `rope.fields`, and those of `fields.defaults`."""
+    return (
+        fields.LANGUAGE
+        | rope.fields(length, theta)
+        | fields.nullable(num_key_value_heads=None, head_dim=None)
+        | fields.defaults(**{"tie_word_embeddings": False, "hidden_act": "silu", **defaults})
+    )
 
 
-def stack(length, theta=10000.0):
+def stack(length, theta=10000.0, rms_norm_eps=1e-6, **defaults):
     """The same with the epsilon of RMSNorms."""
-    return {**decoder(length, theta), **fields.defaults(rms_norm_eps=1e-6)}
+    return decoder(length, theta, rms_norm_eps=rms_norm_eps, **defaults)
 
 
 BIASES = fields.defaults(attention_bias=False, mlp_bias=False)
-WINDOWS = {**fields.defaults(use_sliding_window=False), **fields.nullable(sliding_window=4096)}
+WINDOWS = fields.defaults(use_sliding_window=False) | fields.nullable(sliding_window=4096)
 TYPES = {"layer_types": fields.read(None, list | None)}
 ATTENTION = {
     **entries.attention("self_attn. q_proj k_proj v_proj o_proj"),
@@ -41,29 +39,20 @@ _GATED_IN_ONE = entries.gated_in_one("mlp. gate_up_proj down_proj")
 _HALF = {"fraction": "partial_rotary_factor"}
 
 
-def llama(
-    fields,
-    block=lambda config, n: {},
-    tensors=BRANCHES | GATED,
-    *,
-    unread=(),
-    gated=True,
-    **options,
-):
+def llama(fields, block=lambda config, n: {}, tensors=BRANCHES | GATED, gated=True, **options):
     """As of `stacks.language_model`, with Llama's names of the stack, and of tensors by default."""
-    names, unread = "model. embed_tokens layers norm", {**architecture.ROTARY, **dict(unread)}
-    given = {"gated": gated, "unread": unread, **options}
-    return stacks.language_model(fields, names, tensors, block, **given)
+    names = "model. embed_tokens layers norm"
+    return stacks.language_model(fields, names, tensors, block, gated=gated, **options)
 
 
-_QWEN = {
-    **stack(32768),
-    **WINDOWS,
-    **TYPES,
-    **fields.nullable(num_key_value_heads=32),
-    "max_window_layers": fields.read(28),
-    **fields.off("mlp_bias use_mrope"),
-}
+_QWEN = (
+    stack(32768)
+    | WINDOWS
+    | TYPES
+    | fields.nullable(num_key_value_heads=32)
+    | fields.defaults(max_window_layers=fields.read(28))
+    | fields.off("mlp_bias use_mrope")
+)
 
 
 def qk_normed(config, n):
@@ -97,18 +86,18 @@ def _added_to_1(name, owner, path):
 # Gemma
 
 _BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
-_GEMMA = {
-    **fields.LANGUAGE,
-    **fields.defaults(num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256),
-    **fields.defaults(rms_norm_eps=1e-6, tie_word_embeddings=True),
-    **fields.nullable(sliding_window=4096),
-    **TYPES,
-    "hidden_activation": fields.activation("gelu_pytorch_tanh"),
-    **fields.fixed(attention_bias=False),
-    **fields.off("use_bidirectional_attention"),
-    **fields.ignored("not read beside `hidden_activation`", "hidden_act"),
-    **fields.ignored("not read beside `sliding_window`", "sliding_window_size"),
-}
+_GEMMA = (
+    fields.LANGUAGE
+    | fields.defaults(num_key_value_heads=4, head_dim=256, query_pre_attn_scalar=256)
+    | fields.defaults(rms_norm_eps=1e-6, tie_word_embeddings=True)
+    | fields.nullable(sliding_window=4096)
+    | TYPES
+    | fields.defaults(hidden_activation="gelu_pytorch_tanh")
+    | fields.fixed(attention_bias=False)
+    | fields.off("use_bidirectional_attention")
+    | fields.ignored("not read beside `hidden_activation`", "hidden_act")
+    | fields.ignored("not read beside `sliding_window`", "sliding_window_size")
+)
 _GEMMA_TENSORS = {
     **entries.norms("input_layernorm pre_feedforward_layernorm"),
     **ATTENTION,
@@ -123,145 +112,103 @@ def _gemma(config, n):
     return {"norm": RMSNorm(config["rms_norm_eps"], offset=1.0)}
 
 
-def _gemma2(config, n):
-    return {
-        **_gemma(config, n),
-        "score": scores.ScaledDot(config["query_pre_attn_scalar"] ** -0.5),
-        "logit_soft_cap": config.get("attn_logit_softcapping"),
-    }
-
-
 def _gemma3(config, n):
     types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
     found = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
     qk_norm = _gemma(config, n)["norm"]
-    return {**_gemma2(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
+    return {**_gemma(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
 
 
-def _gemma_further(config):
-    cap = config.get("final_logit_softcapping")
-    return {"embeddings": {"scale": None}, "logits": {"soft_cap": cap}}
+# Vectors of tokens are multiplied by the root of their size.
+_SCALED = {"further": lambda config: {"embeddings": {"scale": None}}}
 
 
 ARCHITECTURES = {
     "llama": llama(
-        {
-            **stack(2048),
-            **BIASES,
-            **fields.off("sliding_window rope_interleaved use_sliding_window"),
-            **fields.ignored("not read", "is_llama_config max_sequence_length"),
-        }
+        stack(2048)
+        | BIASES
+        | fields.off("sliding_window rope_interleaved use_sliding_window")
+        | fields.ignored("not read", "is_llama_config max_sequence_length")
     ),
     "mistral": llama(
-        {
-            **stack(131072),
-            **fields.defaults(num_key_value_heads=8),
-            **fields.nullable(sliding_window=4096),
-            **fields.off("attention_bias mlp_bias use_sliding_window"),
-        }
+        stack(131072, num_key_value_heads=8)
+        | fields.nullable(sliding_window=4096)
+        | fields.off("attention_bias mlp_bias use_sliding_window")
     ),
     "qwen2": llama(
-        {
-            **_QWEN,
-            "head_dim": fields.count(None),
-            **fields.ignored("of another program, for long texts", "dual_chunk_attention_config"),
-        },
+        _QWEN
+        | fields.defaults(head_dim=fields.count(None))
+        | fields.ignored("of another program, for long texts", "dual_chunk_attention_config"),
         use_bias="qkv",
     ),
     "qwen3": llama(
-        {**_QWEN, **fields.defaults(head_dim=128), **fields.fixed(attention_bias=False)}, qk_normed
+        _QWEN | fields.defaults(head_dim=128) | fields.fixed(attention_bias=False), qk_normed
     ),
     "smollm3": llama(
-        {
-            **stack(32768, theta=2000000.0),
-            **BIASES,
-            **WINDOWS,
-            **TYPES,
-            **fields.nullable(sliding_window=None, num_key_value_heads=4),
-            "head_dim": fields.count(None),
-            "no_rope_layers": fields.read(None, list | None),
-            **fields.defaults(no_rope_layer_interval=4, tie_word_embeddings=True),
-            **fields.ignored("not read", "max_window_layers"),
-        },
+        stack(32768, theta=2e6, head_dim=fields.count(None), tie_word_embeddings=True)
+        | BIASES
+        | WINDOWS
+        | TYPES
+        | fields.nullable(sliding_window=None, num_key_value_heads=4)
+        | fields.defaults(no_rope_layer_interval=4, no_rope_layers=fields.read(None, list | None))
+        | fields.ignored("not read", "max_window_layers"),
         _smollm3,
     ),
     "phi3": llama(
-        {
-            **stack(4096),
-            **fields.defaults(rms_norm_eps=1e-5, original_max_position_embeddings=4096),
-            **fields.defaults(partial_rotary_factor=1.0),
-            **fields.nullable(sliding_window=None),
-            **fields.off("attention_bias mlp_bias lm_head_bias"),
-            **fields.ignored("of another program", "full_attn_mod interpolate_factor"),
-        },
+        stack(4096, rms_norm_eps=1e-5, partial_rotary_factor=1.0)
+        | fields.defaults(original_max_position_embeddings=4096)
+        | fields.nullable(sliding_window=None)
+        | fields.off("attention_bias mlp_bias lm_head_bias")
+        | fields.ignored("of another program", "full_attn_mod interpolate_factor"),
         tensors={**NORMS, **entries.attention("self_attn. qkv_proj o_proj"), **_GATED_IN_ONE},
         rotary={**_HALF, "kinds": _PHI3},
     ),
     # LayerNorms, biases, and a feed-forward network without a gate.
     "starcoder2": llama(
-        {
-            **decoder(4096),
-            **fields.defaults(num_key_value_heads=2, norm_epsilon=1e-5, use_bias=True),
-            **fields.defaults(tie_word_embeddings=True),
-            **fields.nullable(sliding_window=None),
-            "hidden_act": fields.activation("gelu_pytorch_tanh"),
-            # `transformers` computes this whatever the fields contain.
-            "mlp_type": fields.only("default", None),
-            "norm_type": fields.only("layer_norm", None),
-            "scale_attn_weights": fields.only(True, None),
-            **fields.ignored("a rate of dropout, which is 0 in use", "residual_dropout"),
-            **fields.ignored("not read", "activation_function layer_norm_epsilon"),
-            **fields.ignored("weights are in float32", "attention_softmax_in_fp32"),
-            **fields.ignored("weights are in float32", "scale_attention_softmax_in_fp32"),
-        },
+        decoder(4096, num_key_value_heads=2, norm_epsilon=1e-5, use_bias=True)
+        | fields.defaults(tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh")
+        | fields.nullable(sliding_window=None)
+        # `transformers` computes this whatever the fields contain.
+        | fields.fixed(scale_attn_weights=(True, None))
+        | fields.fixed(mlp_type=("default", None), norm_type=("layer_norm", None))
+        | fields.ignored("a rate of dropout, which is 0 in use", "residual_dropout")
+        | fields.ignored("not read", "activation_function layer_norm_epsilon")
+        | fields.ignored("weights are in float32", "scale_attention_softmax_in_fp32"),
         tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
         gated=False,
     ),
     # One LayerNorm without an offset for both branches, side by side.
     "cohere": llama(
-        {
-            **decoder(8192, theta=500000.0),
-            "head_dim": fields.count(None),
-            **fields.defaults(layer_norm_eps=1e-5, logit_scale=0.0625, tie_word_embeddings=True),
-            **fields.fixed(attention_bias=False),
-            # Norms of queries and keys, as in Command R+, have weights for each head.
-            **fields.off("use_qk_norm"),
-        },
+        decoder(8192, theta=500000.0, layer_norm_eps=1e-5, head_dim=fields.count(None))
+        | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
+        | fields.fixed(attention_bias=False)
+        # Norms of queries and keys, as in Command R+, have weights for each head.
+        | fields.off("use_qk_norm"),
         lambda config, n: {
             "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
         },
         {**entries.norms("input_layernorm"), **ATTENTION, **GATED},
-        further=lambda config: {"logits": {"scale": config["logit_scale"]}},
         residual="parallel",
         rotary={"layout": "interleaved"},
     ),
     # Norms on both sides of branches, and half of the features rotated, in turns.
     "glm4": llama(
-        {
-            **stack(131072),
-            **fields.defaults(partial_rotary_factor=0.5, num_key_value_heads=2, head_dim=128),
-            **fields.defaults(rms_norm_eps=1.5625e-7, attention_bias=True),
-        },
+        stack(131072, rms_norm_eps=1.5625e-7, partial_rotary_factor=0.5, attention_bias=True)
+        | fields.defaults(num_key_value_heads=2, head_dim=128),
         lambda config, n: {"use_bias": "qkv" if config["attention_bias"] else False},
-        {
-            **BRANCHES,
-            "post_self_attn_layernorm": "attention_output_norm",
-            **_GATED_IN_ONE,
-            "post_mlp_layernorm": "feed_forward_output_norm",
-        },
+        BRANCHES
+        | {"post_self_attn_layernorm": "attention_output_norm"}
+        | _GATED_IN_ONE
+        | {"post_mlp_layernorm": "feed_forward_output_norm"},
         residual="sandwich",
         rotary={**_HALF, "layout": "interleaved"},
     ),
     # LayerNorms whose weight is what is added to 1, and squared ReLU without a gate.
     "nemotron": llama(
-        {
-            **decoder(4096),
-            **BIASES,
-            **fields.defaults(partial_rotary_factor=0.5, norm_eps=1e-5),
-            **fields.needs("num_key_value_heads"),
-            "hidden_act": fields.activation("relu2"),
-            **fields.ignored("`norm_eps` and `head_dim` are read", "layer_norm_eps kv_channels"),
-        },
+        decoder(4096, partial_rotary_factor=0.5, norm_eps=1e-5, hidden_act="relu2")
+        | BIASES
+        | fields.needs("num_key_value_heads")
+        | fields.ignored("`norm_eps` and `head_dim` are read", "layer_norm_eps kv_channels"),
         tensors={
             **{name: _added_to_1(path) for name, path in NORMS.items()},
             **ATTENTION,
@@ -272,40 +219,32 @@ ARCHITECTURES = {
         rotary=_HALF,
     ),
     "gemma": llama(
-        {
-            **stack(8192),
-            **fields.defaults(num_key_value_heads=16, head_dim=256, tie_word_embeddings=True),
-            # "gelu" is its approximation, which the first files do not say.
-            "hidden_act": fields.activation("gelu_pytorch_tanh", gelu="gelu_tanh"),
-            **fields.fixed(attention_bias=False),
-            "use_bidirectional_attention": fields.only(None, False),
-            **fields.ignored("not read beside `hidden_act`", "hidden_activation"),
-        },
+        stack(8192, num_key_value_heads=16, head_dim=256, tie_word_embeddings=True)
+        | fields.fixed(use_bidirectional_attention=(None, False), attention_bias=False)
+        # "gelu" is its approximation, which the first files do not say.
+        | fields.defaults(hidden_act=fields.activation("gelu_pytorch_tanh", gelu="gelu_tanh"))
+        | fields.ignored("not read beside `hidden_act`", "hidden_activation"),
         _gemma,
-        further=_gemma_further,
+        **_SCALED,
     ),
     "gemma2": llama(
-        {
-            **_GEMMA,
-            **rope.fields(8192),
-            **fields.nullable(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
-        },
-        _gemma2,
+        _GEMMA
+        | rope.fields(8192)
+        | fields.nullable(attn_logit_softcapping=50.0, final_logit_softcapping=30.0),
+        _gemma,
         _GEMMA_TENSORS,
-        further=_gemma_further,
+        **_SCALED,
         residual="sandwich",
     ),
     "gemma3_text": llama(
-        {
-            **_GEMMA,
-            **rope.fields_by_type(131072, _BASES),
-            **fields.defaults(sliding_window_pattern=6),
-            "final_logit_softcapping": fields.read(None, float | None),
-            **fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
-        },
+        _GEMMA
+        | rope.fields_by_type(131072, _BASES)
+        | fields.defaults(sliding_window_pattern=6)
+        | fields.defaults(final_logit_softcapping=fields.read(None, float | None))
+        | fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
         _gemma3,
         _GEMMA_TENSORS,
-        further=_gemma_further,
+        **_SCALED,
         residual="sandwich",
     ),
 }

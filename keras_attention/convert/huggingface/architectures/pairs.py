@@ -10,7 +10,7 @@ import functools
 import keras
 
 from keras_attention import positions
-from keras_attention.convert.huggingface import architecture, entries, fields, stacks
+from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.tensors import Checkpoint
 from keras_attention.layers.blocks.norms import RMSNorm
@@ -20,34 +20,32 @@ from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder,
 # The first rows of a table of positions, which no position uses.
 _FIRST = 2
 # Fields of encoder and decoder.
-_SIDES = {
-    **fields.COMMON,
-    **fields.needs("vocab_size encoder_ffn_dim"),
-    **fields.needs("decoder_layers decoder_attention_heads decoder_ffn_dim"),
-    **fields.renamed(
+_SIDES = (
+    fields.COMMON
+    | fields.needs("vocab_size encoder_ffn_dim decoder_layers decoder_attention_heads")
+    | fields.needs("decoder_ffn_dim")
+    | fields.renamed(
         hidden_size="d_model",
         num_hidden_layers="encoder_layers",
         num_attention_heads="encoder_attention_heads",
-    ),
-    "activation_function": fields.activation("gelu"),
-    **fields.fixed(tie_word_embeddings=True),
-}
-_BART = {
-    **_SIDES,
-    **fields.needs("max_position_embeddings"),
-    **fields.defaults(scale_embedding=False),
+    )
+    | fields.defaults(activation_function="gelu")
+    | fields.fixed(tie_word_embeddings=True)
+)
+_BART = (
+    _SIDES
+    | fields.needs("max_position_embeddings")
+    | fields.defaults(scale_embedding=False)
+    | fields.fixed(extra_pos_embeddings=(_FIRST, None))
     # These follow from the architecture: `transformers` does not read them.
-    "normalize_embedding": fields.only(True, None),
-    "extra_pos_embeddings": fields.only(_FIRST, None),
-    **fields.off("normalize_before add_final_layer_norm static_position_embeddings"),
-    **fields.off("add_bias_logits do_blenderbot_90_layernorm"),
-}
+    | fields.fixed(normalize_embedding=(True, None))
+    | fields.off("normalize_before add_final_layer_norm static_position_embeddings")
+    | fields.off("add_bias_logits do_blenderbot_90_layernorm")
+)
 _PRE = fields.each("normalize_before add_final_layer_norm", fields.only(True, None))
-_SINES = {
-    "normalize_embedding": fields.only(False, None),
-    "static_position_embeddings": fields.only(True, None),
-    **fields.ignored("positions are computed", "max_position_embeddings extra_pos_embeddings"),
-}
+_SINES = fields.fixed(
+    normalize_embedding=(False, None), static_position_embeddings=(True, None)
+) | fields.ignored("positions are computed", "max_position_embeddings extra_pos_embeddings")
 
 
 def _side(config, name, count, embeddings, final_norm, options, **of_decoder):
@@ -62,8 +60,8 @@ def _pair(config, logits, residual, encoder, decoder):
     """The `EncoderDecoder` of both embeddings; sides end with a norm if the residual needs one."""
 
     def side(name, embeddings, **of_decoder):
-        options = {"intermediate_dim": config[f"{name}_ffn_dim"], "residual": residual}
-        options["num_heads"] = config[f"{name}_attention_heads"]
+        heads, size = (config[f"{name}_{field}"] for field in ("attention_heads", "ffn_dim"))
+        options = {"intermediate_dim": size, "num_heads": heads, "residual": residual}
         norm = None if residual == "post" else stacks.layer_norm(1e-5, "final_norm")
         return _side(config, name, f"{name}_layers", embeddings, norm, options, **of_decoder)
 
@@ -100,13 +98,11 @@ def _whisper(config):
         keras.layers.ZeroPadding1D(1, data_format="channels_last", name="padding"),
         keras.layers.Conv1D(dim, 3, strides=2, name="conv2", **options),
     ]
-    sound = Embeddings(
-        keras.Sequential(layers, name="tokens"),
-        stacks.positions(config["max_source_positions"]),
-        name="embeddings",
+    sources, targets = (
+        stacks.positions(config[f"max_{x}_positions"]) for x in ("source", "target")
     )
-    table = stacks.positions(config["max_target_positions"])
-    text = stacks.embeddings(config, positions=table)
+    sound = Embeddings(keras.Sequential(layers, name="tokens"), sources, name="embeddings")
+    text = stacks.embeddings(config, positions=targets)
     logits = Logits(config["vocab_size"], name="logits") if has_head else None
     return _pair(config, logits, "pre", sound, text)
 
@@ -124,21 +120,17 @@ def _names(first, key=lambda path: path):
     block = {
         **entries.norms("self_attn_layer_norm final_layer_norm"),
         **attention("self_attn", "attention"),
-        **entries.network("fc1 fc2"),
-    }
-    across = {
         **attention("encoder_attn", "cross_attention_layer"),
         "encoder_attn_layer_norm": "cross_attention_norm",
+        **entries.network("fc1 fc2"),
     }
     side = {
         "embed_positions.weight": entries.rows("embeddings.positions.embeddings", first),
         "layernorm_embedding": "embeddings.norm",
         "layer_norm": "final_norm",
+        "layers": entries.blocks(block),
     }
-    return {
-        "encoder": entries.within("encoder", {**side, "layers": entries.blocks(block)}),
-        "decoder": entries.within("decoder", {**side, "layers": entries.blocks(block | across)}),
-    }
+    return {name: entries.within(name, side) for name in ("encoder", "decoder")}
 
 
 def _like_bart(fields, **options):
@@ -150,7 +142,6 @@ def _like_bart(fields, **options):
         prefix="model.",
         head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
         unread={
-            **architecture.VERSION,
             # Others have them among the tensors of the model.
             r"(encoder|decoder)\.embed_positions\.weight": "of models where they are computed",
         },
@@ -160,40 +151,39 @@ def _like_bart(fields, **options):
     )
 
 
-_MARIAN = {
-    **_BART,
-    **_SINES,
-    **fields.fixed(share_encoder_decoder_embeddings=True),
-    **fields.nullable(decoder_vocab_size=None),
-}
-_WHISPER = {
-    **_SIDES,
-    **fields.needs("num_mel_bins max_source_positions max_target_positions"),
-    "num_key_value_heads": fields.same_as("encoder_attention_heads"),
-    **fields.fixed(scale_embedding=False),
-    **fields.ignored("of a classifier", "classifier_proj_size use_weighted_layer_sum"),
-    **fields.ignored("of the times of words, and of texts that are longer", "median_filter_width"),
-    **fields.ignored("an older name of `max_target_positions`", "max_position_embeddings"),
-}
+_MARIAN = (
+    _BART
+    | _SINES
+    | fields.fixed(share_encoder_decoder_embeddings=True)
+    | fields.nullable(decoder_vocab_size=None)
+)
+_WHISPER = (
+    _SIDES
+    | fields.needs("num_mel_bins max_source_positions max_target_positions")
+    | fields.defaults(num_key_value_heads=fields.same_as("encoder_attention_heads"))
+    | fields.fixed(scale_embedding=False)
+    | fields.ignored("of a classifier", "classifier_proj_size use_weighted_layer_sum")
+    | fields.ignored("of the times of words, and of texts that are longer", "median_filter_width")
+    | fields.ignored("an older name of `max_target_positions`", "max_position_embeddings")
+)
 # T5
 
-_T5_FIELDS = {
-    **fields.COMMON,
-    **fields.renamed(
+_T5_FIELDS = (
+    fields.COMMON
+    | fields.renamed(
         hidden_size="d_model",
         head_dim="d_kv",
         num_hidden_layers="num_layers",
         num_attention_heads="num_heads",
-    ),
-    **fields.needs("vocab_size d_ff"),
-    **fields.nullable(num_decoder_layers=None),
-    **fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128),
-    **fields.defaults(layer_norm_epsilon=1e-6),
+    )
+    | fields.needs("vocab_size d_ff")
+    | fields.nullable(num_decoder_layers=None)
+    | fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128)
+    | fields.defaults(layer_norm_epsilon=1e-6, is_gated_act=fields.read(None, bool))
     # If missing, both follow from `feed_forward_proj`.
-    "dense_act_fn": fields.activation(None),
-    "is_gated_act": fields.read(None, bool),
-    **fields.ignored("distances have no end", "n_positions"),
-}
+    | fields.defaults(dense_act_fn=None)
+    | fields.ignored("distances have no end", "n_positions")
+)
 _ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
 
 
@@ -299,9 +289,9 @@ _like_t5 = functools.partial(
 )
 ARCHITECTURES = {
     "bart": _like_bart(_BART),
-    "mbart": _like_bart({**_BART, **_PRE}, residual="pre"),
+    "mbart": _like_bart(_BART | _PRE, residual="pre"),
     "marian": _like_bart(_MARIAN, sines=True),
-    "pegasus": _like_bart({**_BART, **_PRE, **_SINES}, residual="pre", sines=True),
+    "pegasus": _like_bart(_BART | _PRE | _SINES, residual="pre", sines=True),
     "whisper": Architecture(
         _WHISPER,
         _whisper,
@@ -313,24 +303,19 @@ ARCHITECTURES = {
             **_names(0, key=lambda path: lambda name, owner: entries.of({name: path}, owner)[:1]),
         },
         prefix="model.",
-        unread=architecture.VERSION,
         same={"decoder.embed_tokens.weight": [r"proj_out\.weight"]},
         input_shape=lambda config: [(None, None, config["num_mel_bins"]), (None, None)],
     ),
     "t5": _like_t5(
-        {
-            **_T5_FIELDS,
-            "feed_forward_proj": fields.read("relu"),
-            "tie_word_embeddings": fields.read(None, bool | None),
-            "scale_decoder_outputs": fields.read(None, bool),
-        }
+        _T5_FIELDS
+        | fields.defaults(feed_forward_proj=fields.read("relu"))
+        | fields.defaults(tie_word_embeddings=fields.read(None, bool | None))
+        | fields.defaults(scale_decoder_outputs=fields.read(None, bool))
     ),
     "mt5": _like_t5(
-        {
-            **_T5_FIELDS,
-            "feed_forward_proj": fields.read("gated-gelu"),
-            **fields.ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings"),
-            **fields.ignored("not read for this model", "scale_decoder_outputs"),
-        }
+        _T5_FIELDS
+        | fields.defaults(feed_forward_proj=fields.read("gated-gelu"))
+        | fields.ignored("as it is of T5 1.1, whatever they say", "tie_word_embeddings")
+        | fields.ignored("not read for this model", "scale_decoder_outputs")
     ),
 }
