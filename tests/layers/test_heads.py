@@ -1,12 +1,15 @@
-"""Grouped heads, norms and clips of heads, sinks, and biases of a call, beside `tests/fuzz`."""
+"""Heads beside `tests/fuzz` and their equations: groups, norms, sinks, biases, those of presets."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, ops
+import keras_attention as ka
+from keras_attention import Attention, MultiHeadAttention, distribution, inspection, ops, positions
+from keras_attention.kernels.tiles import strategies
 from tests.arrays import built, close, random, run
 from tests.arrays import wide as numpy
+from tests.compiled import call
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K, D = 2, 3, 5, 4, 4, 8
@@ -117,3 +120,95 @@ def test_a_bias_of_any_shape_is_its_broadcast(shape):
     close(found, expected)
     layer = Attention(5, 3, **given)
     close(*(numpy(layer(x[:, :, 0], attention_bias=b)) for b in (bias, wide)))
+
+
+# Heads of presets
+
+X = random(B, 5, D)
+
+
+def latent(**options):
+    return built(ka.MultiHeadLatentAttention(3, 4, 2, 6, 5, use_bias=True, **options), X.shape)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_of_a_cache_is_a_latent_and_a_rotated_key_or_two_keys_and_a_value(dtype):
+    cache = latent().make_cache(B, 7, dtype=dtype)
+    assert cache.pop("index").shape == (B,)
+    assert sum(int(np.prod(array.shape)) for array in cache.values()) == B * 7 * (6 + 2)
+    assert {keras.backend.standardize_dtype(array.dtype) for array in cache.values()} == {dtype}
+    cache = ka.DifferentialAttention(4, 3, num_key_value_heads=2).make_cache(B, 7)
+    assert (cache["key"].shape, cache["value"].shape) == ((B, 4, 7, 3), (B, 4, 7, 3))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position": "alibi", "sliding_window": 3},
+        {"position": None, "use_gate": True, "use_sink": True},
+        {"position": positions.Rotary(dim=2, scaling="dynamic", original_max_length=3, factor=2.0)},
+    ],
+    ids=["ring", "gate and sink", "dynamic"],
+)
+def test_a_cache_of_latents_in_pieces_with_options(options):
+    layer = latent(**options)
+    cache = layer.make_cache(B, 5)
+    for first, last in ((0, 3), (3, 4), (4, 5)):
+        piece, cache = call(layer, X[:, first:last], cache=cache)
+        whole = call(layer, X[:, :last], use_causal_mask=True)
+        close(piece, numpy(whole)[:, first:])
+    assert numpy(cache["index"]).tolist() == [5, 5]
+
+
+@pytest.mark.ci
+def test_a_quantized_up_projection_is_absorbed():
+    layer = latent()
+    layer.key_dense.quantize("int8")
+    expected = numpy(call(layer, X, use_causal_mask=True))
+    output, _ = call(layer, X, cache=layer.make_cache(B, 5))
+    # Rows are rounded to eight bits in one form, and not in the other.
+    assert np.abs(numpy(output) - expected).max() < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.any_backend
+def test_a_seed_draws_two_vectors_of_differential_attention():
+    """Equal ones would have equal gradients, and stay equal."""
+    layer = ka.DifferentialAttention(2, 4, seed=1)
+    layer.build((None, 3, 8))
+    assert np.abs(numpy(layer.lambda_query) - numpy(layer.lambda_key)).min() > 1e-4
+
+
+def test_a_mask_and_a_bias_per_head_are_of_both_differential_attentions():
+    layer = built(ka.DifferentialAttention(4, 3, num_key_value_heads=2), X.shape)
+    mask = np.random.default_rng(1).random((B, 4, 5, 5)) < 0.6
+    scores = numpy(call(layer, X, attention_mask=mask, return_attention_scores=True)[1])
+    assert (scores[~mask] == 0).all() and (scores[mask] != 0).mean() > 0.9
+    bias = np.where(mask, 0, -1e9).astype("float32")
+    rows = mask.any(axis=-1)
+    other = numpy(call(layer, X, attention_bias=bias, return_attention_scores=True)[1])
+    close(other[rows], scores[rows])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 512])
+def test_longformers_of_few_and_of_many_tokens(length):
+    """The tiles of windows and global tokens give what all scores do, as many as there are."""
+    layer, x = ka.LongformerAttention(2, 4, 16, num_global=2), random(1, length, D)
+    expected, weights = built(layer, x.shape)(x, return_attention_scores=True)
+    assert weights.shape == (1, 2, length, length)
+    close(numpy(weights).sum(-1), np.ones((1, 2, length)))
+    with strategies.using(few=0):
+        close(layer(x), expected)
+
+
+def test_heads_of_longformers_can_be_pruned_and_split_over_devices():
+    x = keras.Input((None, D))
+    layer = ka.LongformerAttention(4, 3, 1, num_key_value_heads=2, name="layer")
+    model = keras.Model(x, layer(x))
+    pruned = inspection.prune_heads(model, {"layer": [0, 3]})
+    close(pruned(X), inspection.ablate_heads(model, {"layer": [0, 3]})(X))
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    layouts = distribution.layout_map(mesh, model)
+    split = [name for name in layouts if layouts[name].axes[1:2] == ("model",)]
+    assert len([name for name in split if name.endswith("/kernel")]) == 6

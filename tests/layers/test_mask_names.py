@@ -25,6 +25,9 @@ CALLS = {
 def test_the_right_name_is_said(name):
     with pytest.raises(TypeError, match=rf"{name} takes no `padding_mask`.*`(query_)?mask` \(B, "):
         CALLS[name](padding_mask=MASK)
+    if name == "AttentionPooling":
+        with pytest.raises(ValueError, match="`mask` must be boolean"):
+            CALLS[name](mask=-1e9 * MASK)
 
 
 def symbol(*shape, dtype="float32"):
