@@ -276,6 +276,14 @@ def network(layer, w, x):
     return dense(w, "output", hidden)
 
 
+def norm(layer, w, x):
+    return rms(x, w["scale"] + layer.offset, layer.epsilon)
+
+
+def scaled(layer, w, x):
+    return x * w["scale"]
+
+
 def experts(layer, w, x):
     """Position by position."""
     rows = x.reshape(-1, D)
@@ -339,6 +347,8 @@ LAYERS = [
      {"activation": "gelu_tanh", "gated": True, "use_bias": False, "inputs": (X[None],)},
      {"activation": "quick_gelu", "output_dim": 3},
      {"activation": "relu_squared", "gated": True, "output_dim": 3}),
+    (norm, ka.RMSNorm, {}, {"epsilon": 0.01, "offset": 1.0}),
+    (scaled, ka.LayerScale, {}, {"value": 0.5}),
     # Of one position, the weights of its experts are read; of ten, all experts are computed.
     *((experts, ka.MixtureOfExperts,
        {"num_experts": 8, "top_k": 3, "intermediate_dim": 5, "inputs": (x,)},

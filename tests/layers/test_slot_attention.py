@@ -99,7 +99,7 @@ def test_it_is_algorithm_1(kwargs):
 
 
 def test_first_slots_are_drawn_from_the_learned_distribution():
-    layer = made(seed=7)
+    layer = made(seed=7, num_iterations=1)
     w = weights_of(layer)
     noise = wide(keras.random.normal((B, K, F), seed=keras.random.SeedGenerator(7)))
     slots = w["initial/mean"] + np.exp(w["initial/log_deviation"]) * noise

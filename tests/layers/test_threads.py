@@ -108,6 +108,7 @@ def recurrent():
     return cell, AttentionRNN(cell, return_sequences=True), by_keras
 
 
+@pytest.mark.ci
 def test_recurrent_decoders():
     """Those of Keras's own loop keep the memory of a call, of which nothing is left after it."""
     cell, *decoders = recurrent()
@@ -156,6 +157,7 @@ def test_collected_scores():
     assert "call" not in vars(model.get_layer("layer"))
 
 
+@pytest.mark.ci
 def test_compiled_generation():
     model = keras.Sequential([keras.layers.Embedding(7, 4), keras.layers.Dense(7)])
     model.build((None,))
