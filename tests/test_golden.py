@@ -191,7 +191,7 @@ def _values(unpacked):
             with zipfile.ZipFile(unpacked(RELEASED[name][-1]) / (name + MODEL)) as file:
                 config = json.loads(file.read("config.json"))
         else:
-            config = json.loads(json.dumps(keras.saving.serialize_keras_object(NEW[name].make())))
+            config = json.loads(json.dumps(keras.saving.serialize_keras_object(NEW[name][0]())))
         for registered, arguments in configs(config):
             former = saving.former_names(REGISTERED.get(registered))
             found.setdefault(registered, []).append(

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import Attention, MultiHeadAttention, distribution, inspection, ops, positions
+from keras_attention import Attention, distribution, inspection, ops, positions
 from keras_attention.kernels.tiles import strategies
 from tests.arrays import built, close, random, run
 from tests.arrays import wide as numpy
@@ -20,25 +20,7 @@ def made(layer):
     return built(layer, QUERY.shape, VALUE.shape)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_grouped_heads_are_those_of_keras(groups):
-    ours = made(MultiHeadAttention(H, K, num_key_value_heads=groups))
-    theirs = keras.layers.GroupQueryAttention(K, H, groups)
-    theirs.build(QUERY.shape, VALUE.shape)
-    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
-    theirs.set_weights(ours.get_weights())
-    allowed = np.tri(T, S, 1, dtype=bool)[None].repeat(B, axis=0)
-    call = {"attention_mask": allowed, "return_attention_scores": True}
-
-    def both(query, value):
-        return [*ours(query, value, **call), *theirs(query, value, **call)]
-
-    output, weights, expected, expected_weights = run(both, QUERY, VALUE)
-    close(output, expected)
-    close(weights, expected_weights)
-
-
-# Norms and clips
+# Norms
 
 
 def test_qk_norm_of_raw_inputs_ignores_their_size():
@@ -71,14 +53,6 @@ def test_qk_norm_is_right_in_mixed_precision(policy, large):
     layer.set_weights(wide.get_weights())
     # The squares of the heads are beyond float16.
     close(numpy(layer(large * QUERY, large * VALUE)) / large, numpy(wide(QUERY, VALUE)), 0.05)
-
-
-def test_clipped_heads_have_no_gradient():
-    layer, x = Attention(1, 2, clip_qkv=1.0), np.ones((1, 2, 2), "float32")
-    layer.build(x.shape)
-    layer.set_weights([np.array([[0.1, 2.0], [0.3, 2.0]])] * 3)
-    (*_, of_values), _ = weight_gradients(layer, layer, [x])
-    close(of_values, [[2.0, 0.0], [2.0, 0.0]])
 
 
 # Sinks and biases
