@@ -292,30 +292,6 @@ def test_a_stack_may_attend_below():
     close(found, above(below(X, MEMORY, initial_state=STATE)))
 
 
-def test_start_states_of_symbols(tmp_path):
-    """Steps by hand in a functional model, saved with one copy of the weights."""
-    cell = AttentionCell(layers.GRUCell(4), "general", mode="luong", attention_dim=4)
-    x, memory, last = random(B, 4), random(B, S, 3, seed=1), random(B, 4, seed=2)
-    memory[0, 3:] = 0  # padding
-
-    def unrolled(x, memory, last):
-        states, outputs = cell.start_states(layers.Masking()(memory), states=[last]), []
-        for _ in range(2):
-            x, states = cell(x, states)
-            outputs.append(x)
-        return ops.stack(outputs, axis=1)
-
-    inputs = [keras.Input((4,)), keras.Input((None, 3)), keras.Input((4,))]
-    model = keras.Model(inputs, unrolled(*inputs))
-    assert model.output_shape == (None, 2, 4)
-    model.save(tmp_path / "model.keras")
-    expected = numpy(unrolled(x, memory, last))
-    for one in (model, keras.saving.load_model(tmp_path / "model.keras")):
-        assert len(one.weights) == len(cell.weights)
-        close(one([x, memory, last]), expected)
-    assert np.abs(numpy(unrolled(x, memory + (memory == 0), last))[0] - expected[0]).max() > 1e-3
-
-
 # Dropout
 
 

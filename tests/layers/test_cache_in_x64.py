@@ -16,8 +16,7 @@ MASK = np.array([[1, 0, 1, 1, 1, 1], [1, 1, 1, 0, 0, 1]], bool)
 
 
 @pytest.mark.parametrize(
-    ("position", "window"),
-    [("rotary", None), ("relative_bias", patterns.SlidingWindow(2, 0))],
+    ("position", "window"), [("rotary", None), ("relative_bias", patterns.SlidingWindow(2, 0))]
 )
 def test_a_text_in_pieces_is_the_text_at_once(window, position):
     jax.config.update("jax_enable_x64", True)

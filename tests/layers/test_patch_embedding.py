@@ -97,8 +97,7 @@ def test_sizes_that_are_not_known(tmp_path):
     assert ka.PatchMerging((H, W))(random(0, H * W, C)).shape == (0, 6, 2 * C)
 
 
-@pytest.mark.parametrize("flatten", [False, True])
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("known", "flatten"), [(False, True), (True, False)])
 def test_the_mask_of_a_model_reaches_later_layers(known, flatten, tmp_path):
     """Once handed on by Keras, with a batch, and perhaps sizes, that nobody knows."""
     sizes = (H, W) if known else (None, None)

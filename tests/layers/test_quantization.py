@@ -29,16 +29,6 @@ def tied(ids):
     return embedding(keras_attention.FeedForward(16)(embedding(ids)), reverse=True)
 
 
-def small_transformer(ids):
-    x = keras_attention.ScaledEmbedding(11, 8, mask_zero=True)(ids)
-    x = keras_attention.SinCosPositionEmbedding()(x)
-    for normalize_first in (False, True):
-        x = keras_attention.TransformerBlock(
-            16, 2, normalize_first=normalize_first, causal=True, gated=normalize_first
-        )(x)
-    return keras.layers.Dense(3)(keras_attention.AttentionPooling(num_heads=2, key_dim=4)(x))
-
-
 def nested(x):
     inputs = keras.Input((None, 8))
     block = keras_attention.TransformerBlock(16, 2, name="block")
@@ -60,7 +50,6 @@ INT8 = {
     ),
     "axes": lambda: on(axes, VECTORS),
     "tied": lambda: on(tied, IDS),
-    "a transformer": lambda: on(small_transformer, IDS),
     "a model in a model": lambda: on(nested, VECTORS),
 }
 

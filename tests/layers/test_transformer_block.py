@@ -1,17 +1,13 @@
-"""`TransformerBlock`: its options by hand from its parts, scores, steps, names; blocks of sets.
+"""`TransformerBlock`: its norms by hand, scores, steps, dropout; blocks of sets.
 
-Its equations are in `tests/fuzz/test_layers.py`.
+Its equations are in `tests/fuzz/test_layers.py`, and its options in files of releases.
 """
 
-import h5py
 import keras
 import numpy as np
 import pytest
 
 from keras_attention import (
-    FeedForward,
-    InducedSetAttentionBlock,
-    MultiHeadAttention,
     RMSNorm,
     TransformerBlock,
 )
@@ -34,10 +30,9 @@ def made(intermediate_dim=HIDDEN, **kwargs):
 
 def branches(block):
     """The branches of a block as functions of arrays, in order, and the names of their norms."""
+    attend = block.cross_attention_layer
     yield "attention", "attention", lambda x: block.attention(x, query_mask=MASK)
-    if block.cross_attention:
-        attend = block.cross_attention_layer
-        yield "cross_attention", "context_attention", lambda x: attend(x, CONTEXT, query_mask=MASK)
+    yield "cross_attention", "context_attention", lambda x: attend(x, CONTEXT, query_mask=MASK)
     yield "feed_forward", "feed_forward", block.feed_forward
 
 
@@ -59,11 +54,10 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("cross_attention", [False, True])
 @pytest.mark.parametrize("name", NORMS)
-def test_norms_before_and_after_branches(name, cross_attention):
+def test_norms_before_and_after_branches(name):
     given = NORMS[name]
-    block = made(cross_attention=cross_attention, **given)
+    block = made(cross_attention=True, **given)
     x, kinds = start(), given.get("norm", {})
     for part, path, branch in branches(block):
         before = getattr(block, f"{path}_norm")
@@ -75,10 +69,9 @@ def test_norms_before_and_after_branches(name, cross_attention):
     assert_is(block, x)
 
 
-@pytest.mark.parametrize("norm", ["layer", {"feed_forward": "shared"}], ids=["two", "one"])
-def test_parallel_branches_read_the_same_input(norm):
-    block, x = made(residual="parallel", norm=norm), start()
-    assert (block.feed_forward_norm is block.attention_norm) == (norm != "layer")
+def test_parallel_branches_read_the_same_input():
+    block, x = made(residual="parallel"), start()
+    assert block.feed_forward_norm is not block.attention_norm
     attended = block.attention(block.attention_norm(x), query_mask=MASK)
     assert_is(block, (x + attended) + block.feed_forward(block.feed_forward_norm(x)))
 
@@ -101,37 +94,6 @@ def test_an_offset_is_added_before_rounding():
         norm.scale.assign(np.full(D, 2.0**-9))
     expected = keras.ops.cast(wide(x), "bfloat16")
     np.testing.assert_array_equal(numpy(half(x)), numpy(expected))
-
-
-def test_heads_of_another_size():
-    block = TransformerBlock(HIDDEN, 3, key_dim=5)
-    block.build((None, None, D))  # 3 does not divide 8
-    assert tuple(block.attention.query_dense.kernel.shape) == (D, 3, 5)
-    assert tuple(block.attention.output_dense.kernel.shape) == (3, 5, D)
-
-
-@pytest.mark.parametrize(
-    ("use_bias", "expected"),
-    [
-        (True, {"query", "key", "value", "attention_output", "intermediate", "output"}),
-        ("qkv", {"query", "key", "value"}),
-        (False, set()),
-    ],
-)
-def test_biases(use_bias, expected):
-    block = made(use_bias=use_bias, norm="rms")
-    found = {w.path.split("/")[-2] for w in block.weights if w.path.endswith("bias")}
-    assert found == expected
-    assert numpy(block(X)).shape == X.shape
-
-
-def test_parts_of_ones_own():
-    attention = MultiHeadAttention(H, 3, pattern="causal", name="own")
-    block = made(None, attention=attention, feed_forward=FeedForward(6, "quick_gelu"))
-    assert block.attention is attention
-    x = start()
-    x = block.attention_norm(x + attention(x, query_mask=MASK))
-    assert_is(block, block.feed_forward_norm(x + block.feed_forward(x)))
 
 
 class Mean(keras.layers.Layer):
@@ -177,6 +139,8 @@ def test_a_learned_score_has_weights_for_each_attention():
     block = made(**DECODER, score="general")
     kernels = block.attention.score.kernel, block.cross_attention_layer.score.kernel
     assert kernels[0] is not kernels[1]
+    assert block.cross_attention_layer is block.context_attention
+    assert block.cross_attention_norm is block.context_attention_norm
     assert len({weight.path for weight in block.weights}) == len(block.weights)
 
 
@@ -209,24 +173,6 @@ def test_dropout_is_on_each_branch():
     assert 0.6 < kept.mean() < 1.0
 
 
-def test_parts_have_one_name_and_files_the_first_one(tmp_path):
-    """What is saved has the names of 0.1.0, and what 0.1.0 saved loads."""
-    block = TransformerBlock(12, 2, cross_attention=True, name="decoder")
-    x, context = keras.Input((None, D)), keras.Input((None, D))
-    model = keras.Model([x, context], block(x, context))
-    assert block.cross_attention_layer is block.context_attention
-    assert block.cross_attention_norm is block.context_attention_norm
-    paths = [weight.path for weight in block.weights]
-    assert "decoder/context_attention/query/kernel" in paths
-    assert "decoder/context_attention_norm/gamma" in paths
-    model.save_weights(tmp_path / "model.weights.h5")
-    groups = []
-    with h5py.File(tmp_path / "model.weights.h5") as file:
-        file.visit(groups.append)
-    assert any("/context_attention/query_dense/vars" in group for group in groups)
-    assert not any("cross_attention" in group for group in groups)
-
-
 # Sets
 
 
@@ -236,11 +182,3 @@ def test_a_block_without_self_attention_has_one_kind_of_scores_and_a_memory():
     found, scores = block(X, CONTEXT, return_attention_scores=True, context_mask=seen)
     assert {name: tuple(s.shape) for name, s in scores.items()} == {"cross_attention": (B, H, T, S)}
     close(block(X, block.cache_context(CONTEXT, seen)), found)
-
-
-def test_inducing_points_attend_to_the_set_and_the_set_to_them():
-    layer = built(InducedSetAttentionBlock(HIDDEN, H, num_inducing_points=3), X.shape)
-    points = np.repeat(numpy(layer._points.queries).reshape(1, 3, D), B, axis=0)
-    hidden = layer._to_points(points, X, context_mask=MASK)
-    expected = numpy(layer._to_elements(X, hidden)) * MASK[..., None]
-    close(numpy(layer(X, mask=MASK)), expected, 5e-5)
