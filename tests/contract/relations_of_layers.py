@@ -153,31 +153,33 @@ def _saved_in_files(subject, model, x, expected):
     inputs = [numpy(x) for x in keras.tree.flatten(x)]
     np.savez(f"{path}.npz", *inputs, expected[0])
     loaded = keras.saving.load_model(f"{path}.keras")
-    program = _program(loaded)
     # Keras numbers what has no name.
     paths = [[re.sub(r"_\d+", "", w.path) for w in m.weights] for m in (loaded, model)]
     assert paths[0] == paths[1]
     trained = [[w.trainable for w in m.weights] for m in (loaded, model)]
     assert trained[0] == trained[1]
-    for found, other in zip(_arrays(program(x)), expected, strict=True):
-        close(found, other, 1e-6)
+    program = _program(loaded)
+    _close(program(x), expected)
     for variable in loaded.trainable_variables:
         variable.assign(0 * variable)
     loaded.load_weights(f"{path}.weights.h5")
-    for found, other in zip(_arrays(program(x)), expected, strict=True):
-        close(found, other, 1e-6)
+    _close(program(x), expected)
     # The legacy format has functional models alone.
     if subject.place == "alone" and model is not subject.layer:
         # Its files have what is trained before what is not.
         model.save(f"{path}.h5")
         loaded = keras.saving.load_model(f"{path}.h5", compile=False)
         assert [w.trainable for w in loaded.weights] == trained[1]
-        for found, other in zip(_arrays(_program(loaded)(x)), expected, strict=True):
-            close(found, other, 1e-6)
+        _close(_program(loaded)(x), expected)
 
 
 def _program(layer):
     return Program(lambda x: layer(x), layer)
+
+
+def _close(outputs, expected):
+    for found, other in zip(_arrays(outputs), expected, strict=True):
+        close(found, other, 1e-6)
 
 
 def _arrays(outputs):

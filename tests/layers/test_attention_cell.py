@@ -57,12 +57,6 @@ def lstm(cell, x, states):
     return h, [h, c]
 
 
-def simple(cell, x, states):
-    kernel, recurrent, bias = map(wide, cell.weights)
-    h = np.tanh(x @ kernel + states[0] @ recurrent + bias)
-    return h, [h]
-
-
 def stacked(cell, x, states):
     """A stack of GRUs."""
     after = []
@@ -75,7 +69,6 @@ def stacked(cell, x, states):
 STEPS = {
     gru: lambda: layers.GRUCell(H),
     lstm: lambda: layers.LSTMCell(H),
-    simple: lambda: layers.SimpleRNNCell(H),
     stacked: lambda: layers.StackedRNNCells([layers.GRUCell(3), layers.GRUCell(H)]),
 }
 
@@ -158,7 +151,6 @@ WAYS = {
     "luong, additive": (gru, attended, {"score": "additive"}, {"mode": "luong"}),
     "not fed": (gru, attended, {"score": "general"}, {**LUONG, "input_feeding": False}),
     "lstm": (lstm, attended, {"score": "additive"}, {}),
-    "simple": (simple, attended, {"score": "general"}, {}),
     "stack": (stacked, attended, {"score": "general"}, {}),
     "luong, stack": (stacked, attended, {"score": "general"}, LUONG),
     "heads": (stacked, None, {"num_heads": 2, "key_dim": 3, "pattern": NEAR}, {}),

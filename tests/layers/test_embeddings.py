@@ -138,18 +138,6 @@ def test_sincos_is_as_good_far_out_as_near(size, start):
 
 
 @both_layers
-@pytest.mark.parametrize("dim", [None, 5])
-def test_merge_modes(make, dim):
-    joined = make(dim=dim, merge_mode="concat")
-    rows = np.stack([rows_of(joined, np.arange(T))] * B)
-    np.testing.assert_array_equal(numpy(joined(X))[..., :D], X)
-    close(joined(X)[..., D:], rows)
-    close(make(dim=dim, merge_mode="none")(X), rows)
-    if dim is None:
-        close(make()(X), X + rows)
-
-
-@both_layers
 def test_positions_and_starts_are_rows_lists_or_data(make):
     layer = make(merge_mode="concat")
     x, start = keras.Input((None, D)), keras.Input(batch_shape=(None,), dtype="int32")

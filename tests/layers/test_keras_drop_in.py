@@ -173,24 +173,6 @@ def test_weights_outputs_scores_and_gradients_are_those_of_keras(case):
     close(ours(*inputs, **call), found["output"])
 
 
-def test_masks_of_embeddings_count_as_in_keras():
-    ids, other = np.array([[1, 2, 3, 0, 0], [3, 4, 1, 1, 0]]), np.array([[5, 4, 0], [2, 1, 3]])
-    answers = []
-    for cls in (MultiHeadAttention, Theirs):
-        embeddings = [keras.layers.Embedding(7, D, mask_zero=True) for _ in range(2)]
-        inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
-        x, y = (embed(i) for embed, i in zip(embeddings, inputs, strict=True))
-        outputs = cls(2, 4)(x, y, return_attention_scores=True)
-        model = keras.Model(inputs, outputs)
-        randomize(model)
-        answers.append([ops.convert_to_numpy(x) for x in model([ids, other])])
-    real = ids != 0  # A padded query has the output 0 here, and the output's bias in Keras.
-    (output, scores), (expected, expected_scores) = answers
-    close(output[real], expected[real])
-    close(scores, expected_scores)
-    assert (np.moveaxis(scores, 1, -1)[real][0, 2] == 0).all()
-
-
 # Files
 
 
