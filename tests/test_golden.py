@@ -139,7 +139,7 @@ def test_files_of_every_release_load(path, name, unpacked, freeze):
 def test_every_release_has_an_archive_of_each_backend_with_the_cases_of_those_before():
     folders = dict.fromkeys(path.parent for path in ARCHIVES)
     assert "0.1.0" in {folder.name for folder in folders}
-    assert ARCHIVES == [f / f"{backend}.tar.xz" for f in folders for backend in BACKENDS]
+    assert [f / f"{b}.tar.xz" for f in folders for b in BACKENDS] == ARCHIVES
     for path in ARCHIVES:
         with tarfile.open(path) as archive:
             found = set(archive.getnames())

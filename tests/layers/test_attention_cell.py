@@ -8,7 +8,7 @@ import keras_attention as ka
 from keras_attention import Attention, AttentionCell, AttentionRNN, alignments, patterns, scores
 from tests import definition
 from tests.arrays import close, numpy, random, wide
-from tests.compiled import JIT_MODES
+from tests.compiled import JIT_MODES, compiled
 from tests.definition import sigmoid, softmax
 from tests.fuzz.configurations import defined_score
 from tests.gradients import gradients
@@ -187,12 +187,16 @@ def test_it_is_what_the_papers_say_in_every_loop(name):
         assert numpy(keras.tree.flatten(after)[-1]).tolist() == [[T]] * B
     for one, other in zip(cell.split_outputs(found), (outputs, weights), strict=True):
         close(one, other)
-    now, stepped = cell.start_states(MEMORY, states, MASK), []
-    assert all(state.shape[0] == B for state in keras.tree.flatten(now))
-    for t in range(T):
-        output, now = cell(X[:, t], now)
-        stepped.append(numpy(output))
-    close(np.stack(stepped, 1), found)
+
+    def by_hand(x, memory, *states):
+        now, outputs = cell.start_states(memory, states, MASK), []
+        assert all(state.shape[0] == B for state in keras.tree.flatten(now))
+        for t in range(T):
+            output, now = cell(x[:, t], now)
+            outputs.append(output)
+        return ops.stack(outputs, 1)
+
+    close(compiled(by_hand, X, MEMORY, *states), found)
     symbols = rnn(*(keras.Input((None, array.shape[-1])) for array in (X, MEMORY)))
     assert symbols[0].shape == (None, None, outputs.shape[-1])
     assert symbols[1].shape == (None, weights.shape[1], None, None)

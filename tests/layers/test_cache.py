@@ -214,3 +214,36 @@ def test_a_window_and_slots_that_are_not_known(slots):
     )
     agree(found[:, : min(slots, 6)], expected[:, : min(slots, 6)])
     assert slots == T or np.isnan(found[:, slots:]).all()
+
+
+# Where JAX has int64, which sums of int32 then are, and float64
+
+
+@pytest.fixture(name="x64")
+def _x64():
+    if keras.backend.backend() != "jax":
+        pytest.skip("an option of JAX")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+@pytest.mark.parametrize(("position", "pattern"), [("rotary", None), ("relative_bias", WINDOW)])
+def test_a_text_with_padding_in_pieces_is_the_text_at_once(position, pattern, x64):
+    layer = heads(position=position, pattern=pattern)
+    mask = np.array([[1, 1, 1, 0, 0, 1, 1, 0, 1]] * B, bool)
+    step = quick(lambda x, mask, cache: layer(x, cache=cache, query_mask=mask))
+    cache, outputs = layer.make_cache(B, T), []
+    for x, here in zip(pieces(X, [4, 1, 4]), pieces(mask, [4, 1, 4]), strict=True):
+        output, cache = step(x, here, cache)
+        outputs.append(output)
+    assert str(cache["index"].dtype) == "int32"
+    agree(keras.ops.concatenate(outputs, axis=1)[:, mask[0]], whole_of(layer)(X[:, mask[0]]))
+
+
+def test_a_norm_of_float64_is_computed_in_it(x64):
+    x = X.astype("float64")
+    expected = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(ka.RMSNorm(dtype="float64")(x), expected, rtol=1e-12)
