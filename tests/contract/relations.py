@@ -215,7 +215,7 @@ class Relation:
         return place in self.where and any(self._forms(entry, place)) and self.when(entry, place)
 
     def _forms(self, entry, place):
-        may_be = entry.traits.may_be_causal and place in AROUND
+        may_be = entry.traits.may_be_causal and place in ATTENTION
         return [not x or may_be for x in self.causal]
 
     def __call__(self, entry, place):
@@ -234,14 +234,14 @@ def counts_pairs(entry, place):
     return entry.mechanism and traits.attention_mask and by_positions and not traits.cells
 
 
-AROUND, BOTH = ("alone", "block", "stack"), (False, True)
+ATTENTION, BOTH = ("alone", "block", "stack"), (False, True)
 RELATIONS = {
     "rows": Relation(rows_are_their_own, places.PLACES),
     "padding": Relation(padding_does_not_exist, places.PLACES, causal=BOTH),
     "tokens": Relation(
-        layers_count_tokens, AROUND[:2], lambda e, _: e.mechanism and not e.traits.cells, BOTH
+        layers_count_tokens, ATTENTION[:2], lambda e, _: e.mechanism and not e.traits.cells, BOTH
     ),
-    "pairs": Relation(pairs_are_of_tokens, AROUND, counts_pairs, BOTH),
+    "pairs": Relation(pairs_are_of_tokens, ATTENTION, counts_pairs, BOTH),
     "masks": Relation(masks_are_one_thing, places.PLACES),
     "memory": Relation(a_memory_is_the_call, ("context", "cell"), takes_pieces),
     "pieces": Relation(pieces_are_the_whole, places.PLACES, takes_pieces, (True,)),

@@ -18,7 +18,7 @@ from tests.arrays import numpy
 from tests.compiled import Program
 from tests.contract import places, registry, relations, rows
 from tests.contract.registry import B, D, N, S, T
-from tests.contract.relations import AROUND, Relation, agree, close, of_tokens
+from tests.contract.relations import ATTENTION, Relation, agree, close, of_tokens
 from tests.gradients import weight_gradients
 
 ops = keras.ops
@@ -426,19 +426,19 @@ def has_weights(entry, place):
 
 RELATIONS = {
     "symbols": Relation(symbols_are_arrays, places.PLACES, in_model),
-    "nothing": Relation(nothing_has_the_shape_of_symbols, (*AROUND, "context"), in_model),
-    "integers": Relation(integers_are_floats, AROUND, may_count),
-    "refusals": Relation(refusals_are_the_same, AROUND, in_model),
+    "nothing": Relation(nothing_has_the_shape_of_symbols, (*ATTENTION, "context"), in_model),
+    "integers": Relation(integers_are_floats, ATTENTION, may_count),
+    "refusals": Relation(refusals_are_the_same, ATTENTION, in_model),
     "saved": Relation(saved_is_equal, ("alone", "stack"), in_model),
     "gradients": Relation(gradients_are_slopes, places.PLACES),
     "dtypes": Relation(dtypes_agree, places.PLACES),
-    "weights": Relation(weights_are_one_thing, AROUND, has_weights),
+    "weights": Relation(weights_are_one_thing, ATTENTION, has_weights),
     "model": Relation(a_model_is_the_layer, when=lambda e, place: e.call is None),
     # On PyTorch, compiling takes most of a minute a layer.
     "program": Relation(a_program_is_the_call, when=lambda e, place: BACKEND != "torch"),
     "packed": Relation(
         packed_texts_are_alone,
-        AROUND,
+        ATTENTION,
         lambda e, place: (
             e.traits.positions and e.traits.segment_ids and e.name != "LocalAttention-predictive"
         ),

@@ -23,15 +23,6 @@ def test_so_many_are_dropped_and_the_rest_makes_up_for_them(dtype):
     np.testing.assert_allclose(found[found != 0], 3 / (1 - RATE), rtol=1e-2)
 
 
-def test_each_call_drops_others_and_inference_none():
-    x = keras.ops.ones((4, 5))
-    layer = Dropout(RATE, seed=1)
-    assert (numpy(layer(x)) == 1).all()
-    first, second = (numpy(layer(x, training=True)) for _ in range(2))
-    assert (first != second).any()
-    np.testing.assert_array_equal(first, numpy(Dropout(RATE, seed=1)(x, training=True)))
-
-
 LAYERS = {
     "Attention": lambda **given: ka.Attention(2, 4, **given),
     "AttentionPooling": lambda **given: ka.AttentionPooling(5, 2, 4, **given),

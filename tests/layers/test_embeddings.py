@@ -51,12 +51,12 @@ def test_reverse_gives_logits_of_the_same_table_without_the_scale():
     # It learns from both ends.
     upstream = random(2, 4, SIZE, seed=3)
 
-    def loss(table):
+    def loss(table, upstream):
         vectors = keras.ops.take(table, IDS, axis=0) * 6**0.5
         return vectors @ keras.ops.transpose(table) * upstream
 
     (found,), _ = weight_gradients(layer, lambda x: layer(layer(IDS), reverse=True) * x, [upstream])
-    close(found, gradients(loss, [numpy(layer.embeddings)])[0], 1e-4)
+    close(found, gradients(loss, [numpy(layer.embeddings), upstream])[0], 1e-4)
 
 
 @pytest.mark.parametrize("mask_zero", [False, True])
