@@ -204,11 +204,11 @@ def test_a_mask_and_a_bias_per_head_are_of_both_differential_attentions():
 def test_longformers_of_few_and_of_many_tokens(length):
     """The tiles of windows and global tokens give what all scores do, as many as there are."""
     layer, x = ka.LongformerAttention(2, 4, 16, num_global=2), random(1, length, D)
-    expected, weights = built(layer, x.shape)(x, return_attention_scores=True)
+    expected, weights = call(built(layer, x.shape), x, return_attention_scores=True)
     assert weights.shape == (1, 2, length, length)
     close(numpy(weights).sum(-1), np.ones((1, 2, length)))
     with strategies.using(few=0):
-        close(layer(x), expected)
+        close(call(layer, x), expected)
 
 
 def test_heads_of_longformers_can_be_pruned_and_split_over_devices():
