@@ -60,16 +60,11 @@ ARGUMENTS = {
     "blocks": lambda: blocks(),
     "tokens": lambda: ka.ScaledEmbedding(VOCABULARY, D, scale=1),
 }
-HEADS = {"num_heads": 2, "key_dim": 4}
+HEADS, BUCKETS = {"num_heads": 2, "key_dim": 4}, {"num_buckets": 8, "max_distance": 6}
 # Further or other arguments of some classes. Draws and ties are of no use here.
 GIVEN = {
-    ka.Attention: HEADS,
-    ka.AtrousSelfAttention: HEADS,
-    ka.HardAttention: HEADS,
-    ka.LocalAttention: HEADS,
-    ka.LocalSelfAttention: HEADS,
-    ka.SelfAttention: HEADS,
-    ka.SparseSelfAttention: HEADS,
+    **dict.fromkeys((ka.Attention, ka.HardAttention, ka.LocalAttention, ka.SelfAttention), HEADS),
+    **dict.fromkeys((ka.AtrousSelfAttention, ka.LocalSelfAttention, ka.SparseSelfAttention), HEADS),
     ka.SlotAttention: {"initial": "learned"},
     ka.PatchMerging: {"size": (1, 2), "grid": None},
     ka.LearnedGridEmbedding: GRID,
@@ -99,22 +94,15 @@ GIVEN = {
     positions.AxialRotary: GRID,
     positions.MixedRotary: GRID,
     positions.GridRelativeBias: GRID,
-    positions.RelativeBias: {"num_buckets": 8, "max_distance": 6},
-    positions.Disentangled: {"num_buckets": 8, "max_distance": 6},
+    positions.RelativeBias: BUCKETS,
+    positions.Disentangled: BUCKETS,
     positions.CoPE: {"max_position": 3},
     positions.FIRE: {"units": 4, "threshold": 3.0},
     positions.TransformerXL: {"dim": 6},
     positions.Rotary: {"max_wavelength": 30.0},
     positions.XPos: {"max_wavelength": 30.0},
 }
-ABSTRACT = (
-    patterns.Pattern,
-    patterns.And,
-    patterns.Or,
-    patterns.Not,
-    patterns.Span,
-    patterns.Groups,
-)
+ABSTRACT = [patterns.And, patterns.Or, patterns.Not, patterns.Span, patterns.Groups]
 
 
 def made(cls, **given):

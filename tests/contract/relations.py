@@ -1,6 +1,8 @@
 """What holds for every entry in every place: functions of a subject, listed in `RELATIONS`."""
 
+import dataclasses
 import inspect
+from collections.abc import Callable, Iterable
 
 import keras
 import numpy as np
@@ -193,59 +195,55 @@ def the_future_is_hidden(subject, tolerance=ATOL):
             assert np.abs(found[0][0, -1] - expected[0][0, -1]).max() > 1e-4
 
 
+@dataclasses.dataclass
 class Relation:
     """A check of subjects.
 
     Args:
         check: a function of a `Subject`.
+        where: the places in which it is checked.
+        when: whether it says something of an entry in a place.
         causal: which forms of an entry are checked.
-        applies: whether it says something of an entry in a place.
     """
 
-    def __init__(self, check, causal=(False,), applies=lambda entry, place: True):
-        self._check, self._causal, self._applies = check, causal, applies
+    check: Callable
+    where: Iterable = ("alone",)
+    when: Callable = lambda entry, place: True
+    causal: tuple = (False,)
 
     def applies(self, entry, place):
-        return any(self._forms(entry, place)) and self._applies(entry, place)
+        return place in self.where and any(self._forms(entry, place)) and self.when(entry, place)
 
     def _forms(self, entry, place):
-        may_be = entry.traits.may_be_causal and place in ("alone", "block", "stack")
-        return [not x or may_be for x in self._causal]
+        may_be = entry.traits.may_be_causal and place in ATTENTION
+        return [not x or may_be for x in self.causal]
 
     def __call__(self, entry, place):
-        forms = zip(self._causal, self._forms(entry, place), strict=True)
+        forms = zip(self.causal, self._forms(entry, place), strict=True)
         for causal in [causal for causal, there in forms if there]:
-            self._check(places.subject(entry, place, causal))
+            self.check(places.subject(entry, place, causal))
 
 
+def takes_pieces(entry, place):
+    return not places.refuses_pieces(entry, place)
+
+
+def counts_pairs(entry, place):
+    traits = entry.traits
+    by_positions = place == "stack" or traits.positions
+    return entry.mechanism and traits.attention_mask and by_positions and not traits.cells
+
+
+ATTENTION, BOTH = ("alone", "block", "stack"), (False, True)
 RELATIONS = {
-    "rows": Relation(rows_are_their_own),
-    "padding": Relation(padding_does_not_exist, (False, True)),
+    "rows": Relation(rows_are_their_own, places.PLACES),
+    "padding": Relation(padding_does_not_exist, places.PLACES, causal=BOTH),
     "tokens": Relation(
-        layers_count_tokens,
-        (False, True),
-        lambda e, place: place in ("alone", "block") and e.mechanism and not e.traits.cells,
+        layers_count_tokens, ATTENTION[:2], lambda e, _: e.mechanism and not e.traits.cells, BOTH
     ),
-    "pairs": Relation(
-        pairs_are_of_tokens,
-        (False, True),
-        applies=lambda e, place: (
-            place in ("alone", "block", "stack")
-            and e.mechanism
-            and e.traits.attention_mask
-            and (place == "stack" or e.traits.positions)
-            and not e.traits.cells
-        ),
-    ),
-    "masks": Relation(masks_are_one_thing),
-    "memory": Relation(
-        a_memory_is_the_call,
-        applies=lambda e, place: (
-            place in ("context", "cell") and not places.refuses_pieces(e, place)
-        ),
-    ),
-    "pieces": Relation(
-        pieces_are_the_whole, (True,), lambda e, place: not places.refuses_pieces(e, place)
-    ),
-    "future": Relation(the_future_is_hidden, (True,)),
+    "pairs": Relation(pairs_are_of_tokens, ATTENTION, counts_pairs, BOTH),
+    "masks": Relation(masks_are_one_thing, places.PLACES),
+    "memory": Relation(a_memory_is_the_call, ("context", "cell"), takes_pieces),
+    "pieces": Relation(pieces_are_the_whole, places.PLACES, takes_pieces, (True,)),
+    "future": Relation(the_future_is_hidden, places.PLACES, causal=(True,)),
 }

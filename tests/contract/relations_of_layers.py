@@ -18,7 +18,7 @@ from tests.arrays import numpy
 from tests.compiled import Program
 from tests.contract import places, registry, relations, rows
 from tests.contract.registry import B, D, N, S, T
-from tests.contract.relations import agree, close, of_tokens
+from tests.contract.relations import ATTENTION, Relation, agree, close, of_tokens
 from tests.gradients import weight_gradients
 
 ops = keras.ops
@@ -153,31 +153,33 @@ def _saved_in_files(subject, model, x, expected):
     inputs = [numpy(x) for x in keras.tree.flatten(x)]
     np.savez(f"{path}.npz", *inputs, expected[0])
     loaded = keras.saving.load_model(f"{path}.keras")
-    program = _program(loaded)
     # Keras numbers what has no name.
     paths = [[re.sub(r"_\d+", "", w.path) for w in m.weights] for m in (loaded, model)]
     assert paths[0] == paths[1]
     trained = [[w.trainable for w in m.weights] for m in (loaded, model)]
     assert trained[0] == trained[1]
-    for found, other in zip(_arrays(program(x)), expected, strict=True):
-        close(found, other, 1e-6)
+    program = _program(loaded)
+    _close(program(x), expected)
     for variable in loaded.trainable_variables:
         variable.assign(0 * variable)
     loaded.load_weights(f"{path}.weights.h5")
-    for found, other in zip(_arrays(program(x)), expected, strict=True):
-        close(found, other, 1e-6)
+    _close(program(x), expected)
     # The legacy format has functional models alone.
     if subject.place == "alone" and model is not subject.layer:
         # Its files have what is trained before what is not.
         model.save(f"{path}.h5")
         loaded = keras.saving.load_model(f"{path}.h5", compile=False)
         assert [w.trainable for w in loaded.weights] == trained[1]
-        for found, other in zip(_arrays(_program(loaded)(x)), expected, strict=True):
-            close(found, other, 1e-6)
+        _close(_program(loaded)(x), expected)
 
 
 def _program(layer):
     return Program(lambda x: layer(x), layer)
+
+
+def _close(outputs, expected):
+    for found, other in zip(_arrays(outputs), expected, strict=True):
+        close(found, other, 1e-6)
 
 
 def _arrays(outputs):
@@ -405,11 +407,6 @@ def packed_texts_are_alone(subject):
             close(found[row, :N] if row % 2 == 0 else found[row, T - N :], subject.alone()[0][0])
 
 
-class Relation(relations.Relation):
-    def __init__(self, check, where=("alone",), applies=lambda entry, place: True):
-        super().__init__(check, applies=lambda e, place: place in where and applies(e, place))
-
-
 def in_model(entry, place):
     return entry.call is not registry.of_cell and entry.name != "AttentionCell"
 
@@ -427,7 +424,6 @@ def has_weights(entry, place):
     return entry.traits.scores and entry.cls is not ka.SlotAttention and not few
 
 
-ATTENTION = "alone", "block", "stack"
 RELATIONS = {
     "symbols": Relation(symbols_are_arrays, places.PLACES, in_model),
     "nothing": Relation(nothing_has_the_shape_of_symbols, (*ATTENTION, "context"), in_model),
@@ -437,9 +433,9 @@ RELATIONS = {
     "gradients": Relation(gradients_are_slopes, places.PLACES),
     "dtypes": Relation(dtypes_agree, places.PLACES),
     "weights": Relation(weights_are_one_thing, ATTENTION, has_weights),
-    "model": Relation(a_model_is_the_layer, applies=lambda e, place: e.call is None),
+    "model": Relation(a_model_is_the_layer, when=lambda e, place: e.call is None),
     # On PyTorch, compiling takes most of a minute a layer.
-    "program": Relation(a_program_is_the_call, applies=lambda e, place: BACKEND != "torch"),
+    "program": Relation(a_program_is_the_call, when=lambda e, place: BACKEND != "torch"),
     "packed": Relation(
         packed_texts_are_alone,
         ATTENTION,

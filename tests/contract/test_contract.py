@@ -4,7 +4,6 @@ import keras
 import pytest
 
 from tests.contract import places, registry, relations, relations_of_layers
-from tests.contract.known import KNOWN
 
 # All layers in all places.
 pytestmark = pytest.mark.folder
@@ -38,12 +37,9 @@ def cases():
 
 
 def param(relation, place, entry):
-    reason = KNOWN.get((relation, place, entry.name))
-    marks = [pytest.mark.xfail(reason=reason, strict=True)] if reason else []
     # On TensorFlow, as slow ones: around layers there are two thirds of all.
-    marks += [pytest.mark.ci] * (place != "alone")
-    name = f"{entry}-{place}-{relation}"
-    return pytest.param(relation, place, entry, id=name, marks=marks)
+    marks = [pytest.mark.ci] * (place != "alone")
+    return pytest.param(relation, place, entry, id=f"{entry}-{place}-{relation}", marks=marks)
 
 
 @pytest.mark.parametrize(("relation", "place", "entry"), cases())

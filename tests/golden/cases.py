@@ -4,7 +4,6 @@ What is in a release's archive is a case for ever: the next release writes the s
 What is new has a case here, until the release that writes its first files.
 """
 
-import dataclasses
 import functools
 import pathlib
 import tarfile
@@ -14,6 +13,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import generation
+from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
 
 ops = keras.ops
@@ -41,12 +41,22 @@ def names(path):
 # What is stored beside a model, and compared when it is loaded.
 
 
-def outputs(model, inputs):
+def drawn(model, inputs):
     """What the model gives, and its losses where it has some."""
     # A `Sequential` has no `input`, and takes one.
     inputs = inputs if isinstance(getattr(model, "input", None), list) else inputs[0]
     found = keras.tree.flatten(model(inputs))
     return found + ([sum(model.losses)] if model.losses else [])
+
+
+@functools.lru_cache(maxsize=1)
+def program(model):
+    return Program(functools.partial(drawn, model), model)
+
+
+def outputs(model, inputs):
+    """The same of a model that draws nothing: on JAX, one program for all its calls."""
+    return program(model)(inputs)
 
 
 def decoded(model, inputs):
@@ -98,6 +108,8 @@ def with_optimizer(model, inputs):
 
 
 RUN = {
+    "slot_attention": drawn,
+    "slot_attention-all": drawn,
     "language_model": decoded,
     "translator": translated,
     "compiled": with_optimizer,
@@ -105,13 +117,6 @@ RUN = {
 }
 
 # New ones
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    # Makes the model, and what it is called with.
-    make: object
-    inputs: tuple
 
 
 WIDTH = 8
@@ -126,14 +131,14 @@ PIXELS, PATCHES = (
 PIXELS[1, :, 4:] = PATCHES[1, :, 2:] = 0
 
 
-def of_layer(make):
-    """A case of one layer, made by `make()`, over a sequence."""
+def of_layer(cls, *args, **options):
+    """A case of one layer over a sequence."""
 
     def model():
         x = keras.Input((None, WIDTH))
-        return keras.Model(x, make()(keras.layers.Masking()(x)))
+        return keras.Model(x, cls(*args, **options)(keras.layers.Masking()(x)))
 
-    return Case(model, (VECTORS,))
+    return model, (VECTORS,)
 
 
 def merged_patches():
@@ -160,14 +165,15 @@ LONGFORMER = {
     "kernel_constraint": keras.constraints.NonNeg(),
     "bias_constraint": keras.constraints.MaxNorm(3),
 }  # fmt: skip
+# Functions that make a model, and what it is called with.
 NEW = {
     "gated_linear-convolved": of_layer(
-        lambda: ka.GatedLinearAttention(2, 4, conv_kernel_size=3, num_key_value_heads=1)
+        ka.GatedLinearAttention, 2, 4, conv_kernel_size=3, num_key_value_heads=1
     ),
-    "gated_delta-convolved": of_layer(lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=4)),
-    "longformer": of_layer(lambda: ka.LongformerAttention(2, 4, 1)),
-    "longformer-all": of_layer(lambda: ka.LongformerAttention(2, 4, 1, 2, 3, **LONGFORMER)),
-    "longformer-sink": of_layer(lambda: ka.LongformerAttention(2, 4, 1, use_sink=True)),
-    "patches-masked": Case(merged_patches, (PIXELS,)),
-    "patch_merging-masked": Case(pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),
+    "gated_delta-convolved": of_layer(ka.GatedDeltaNet, 2, 4, conv_kernel_size=4),
+    "longformer": of_layer(ka.LongformerAttention, 2, 4, 1),
+    "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
+    "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
+    "patches-masked": (merged_patches, (PIXELS,)),
+    "patch_merging-masked": (pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),
 }

@@ -69,7 +69,7 @@ def cases():
                 inputs = inputs_of(stored)
             yield name, lambda file=file: keras.saving.load_model(file + MODEL), inputs
     for name, case in NEW.items():
-        yield name, case.make, case.inputs
+        yield name, *case
 
 
 def write(name, make, inputs, folder):

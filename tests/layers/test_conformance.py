@@ -177,16 +177,6 @@ def test_a_dtype_policy_that_is_set_later_is_that_of_the_parts():
 
 
 @pytest.mark.any_backend
-def test_a_frozen_layer_has_frozen_parts():
-    for case in LAYERS:
-        layer = case.make(trainable=False)
-        case.call(layer, case.symbols())
-        assert not any(weight.trainable for weight in layer.weights), case
-        layer.trainable = True
-        assert bool(layer.trainable_weights) == bool(layer.get_weights()), case
-
-
-@pytest.mark.any_backend
 def test_a_part_with_a_dtype_of_its_own_keeps_it():
     block = ka.TransformerBlock(16, 2, attention=ka.MultiHeadAttention(2, 4, dtype="float16"))
     block.build((None, 5, 8))
@@ -196,9 +186,13 @@ def test_a_part_with_a_dtype_of_its_own_keeps_it():
 
 
 @pytest.mark.any_backend
-def test_what_build_makes_is_missed_by_name():
+def test_what_build_makes_is_frozen_with_its_layer_and_missed_by_name():
     for case in LAYERS:
-        layer, made = case.make(), built(case)
+        layer, made = case.make(), case.make(trainable=False)
+        case.call(made, case.symbols())
+        assert not any(weight.trainable for weight in made.weights), case
+        made.trainable = True
+        assert bool(made.trainable_weights) == bool(made.get_weights()), case
         names = {name for name in dir(type(layer)) + list(vars(made)) if not name.startswith("_")}
         for name in names - set(dir(keras.Model)) - set(vars(layer)):
             kind = type(layer).__name__

@@ -1,57 +1,21 @@
-"""`FeedForward`: its equations, with the layer's own weights, in NumPy."""
+"""`FeedForward` and `MixtureOfExperts` beside their equations: dropout, the start, a router."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import FeedForward
-from tests.arrays import numpy, random, wide
+import keras_attention as ka
+from tests.arrays import built, numpy, random
+from tests.gradients import weight_gradients
 
-B, T, D, HIDDEN = 3, 5, 8, 16
-X = random(B, T, D)
-ACTIVATIONS = {
-    "relu": lambda x: np.maximum(x, 0),
-    "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "quick_gelu": lambda x: x / (1 + np.exp(-1.702 * x)),
-    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
-}
-
-
-def expected(layer, x, activation):
-    """The equation, with random weights, biases included."""
-    layer.build(x.shape)
-    for seed, weight in enumerate(layer.trainable_weights):
-        weight.assign(random(*weight.shape, seed=seed) / 2)
-    w = {"/".join(w.path.split("/")[-2:]): wide(w) for w in layer.trainable_weights}
-    assert len(w) == (2 + layer.gated) * (1 + layer.use_bias)
-
-    def dense(x, name):
-        return x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0)
-
-    hidden = ACTIVATIONS[activation](dense(x, "gate" if layer.gated else "intermediate"))
-    return dense(hidden * dense(x, "intermediate") if layer.gated else hidden, "output")
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_output_is_the_equation(activation):
-    for options, shape in (
-        ({"use_bias": False}, (B, T, D)),
-        ({"gated": True}, (B, D)),
-        ({"gated": True, "use_bias": False}, (2, B, T, D)),
-        ({"output_dim": 3}, (B, T, D)),
-    ):
-        layer, x = FeedForward(HIDDEN, activation, **options), random(*shape)
-        answer = expected(layer, x, activation)
-        np.testing.assert_allclose(numpy(layer(x)), answer, rtol=1e-4, atol=1e-5)
-        assert layer.compute_output_shape(shape) == answer.shape
+X, HIDDEN = random(3, 5, 8), 16
 
 
 def test_dropout_is_before_the_second_projection():
     """With the identity for that one, the output shows what was dropped."""
-    layer = FeedForward(HIDDEN, dropout=0.5, output_dim=HIDDEN, seed=1)
+    layer = ka.FeedForward(HIDDEN, dropout=0.5, output_dim=HIDDEN, seed=1)
     layer.build(X.shape)
-    kernel = random(D, HIDDEN) / 2
+    kernel = random(8, HIDDEN) / 2
     values = [kernel, np.ones(HIDDEN) * 9, np.eye(HIDDEN), np.zeros(HIDDEN)]
     layer.set_weights([*values, *layer.get_weights()[4:]])
     output = numpy(layer(X, training=True))
@@ -60,9 +24,40 @@ def test_dropout_is_before_the_second_projection():
     np.testing.assert_allclose(output[kept], 2 * (X @ kernel + 9)[kept], rtol=1e-4)
 
 
-def test_gate_and_intermediate_start_apart():
-    layer = FeedForward(HIDDEN, gated=True, kernel_initializer=keras.initializers.GlorotUniform())
+GLOROT = keras.initializers.GlorotUniform
+START = {
+    "gate": lambda: ka.FeedForward(HIDDEN, gated=True, kernel_initializer=GLOROT()),
+    "attention": lambda: ka.TransformerBlock(HIDDEN, 2, kernel_initializer=GLOROT()),
+    "experts": lambda: ka.MixtureOfExperts(8, 3, 5),
+    "experts, a seed": lambda: ka.MixtureOfExperts(8, 3, 5, kernel_initializer=GLOROT(seed=1)),
+}
+
+
+@pytest.mark.parametrize("name", START)
+def test_kernels_start_apart(name):
+    """Those of one shape; as wide as each alone."""
+    layer = START[name]()
     layer.build(X.shape)
-    kernels = [numpy(w) for w in layer.trainable_weights if w.shape == (D, HIDDEN)]
-    assert len(kernels) == 2
-    assert np.abs(kernels[0] - kernels[1]).max() > 0.1
+    kernels = [numpy(w) for w in layer.weights if w.path.endswith("kernel")]
+    if "experts" in name:
+        kernels = numpy(layer.intermediate_kernel)
+    assert len(kernels) > 2 and len({kernel.tobytes() for kernel in kernels}) == len(kernels)
+    if "experts" in name:
+        assert 0.5 < np.abs(kernels[0]).max() / (6 / (8 + 5)) ** 0.5 <= 1
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_the_router_of_one_expert_learns_if_its_weight_is_a_probability_of_all(normalize):
+    layer = built(ka.MixtureOfExperts(8, 1, 5, normalize_weights=normalize), X.shape)
+    found, _ = weight_gradients(layer, lambda: keras.ops.square(layer(X)))
+    (learns,) = (
+        np.abs(gradient).max() > 1e-2
+        for variable, gradient in zip(layer.trainable_weights, found, strict=True)
+        if variable is layer.router.bias
+    )
+    assert learns is not normalize
+    if normalize:
+        with pytest.warns(UserWarning, match=r"no gradient .*normalize_weights=False.*top_k=1"):
+            layer(X, training=True)
+    else:
+        layer(X, training=True)

@@ -51,10 +51,11 @@ def test_alignments_compute_in_float64(name):
     cell = ka.AttentionCell(Mixing(dtype=dtype), "additive", alignment=alignment, dtype=dtype)
     rnn = ka.AttentionRNN(cell, return_sequences=True, dtype="float64")
     memory = keras.ops.convert_to_tensor(np.random.default_rng(4).normal(size=(2, 5, 3)))
-    rnn(keras.ops.convert_to_tensor(X), memory)
+    x = X[:, :2]
+    rnn(keras.ops.convert_to_tensor(x), memory)
     # At inference monotonic ones choose.
     training = name in ("monotonic", "mocha")
-    assert curvature(lambda x: rnn(x, memory, training=training), X) < 1e-11
+    assert curvature(lambda x: rnn(x, memory, training=training), x) < 1e-11
 
 
 @pytest.mark.parametrize("layer", [ka.Attention, ka.MultiHeadAttention])

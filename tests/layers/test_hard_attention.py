@@ -49,19 +49,14 @@ def test_a_choice_is_never_masked_and_an_empty_row_chooses_nothing(gradient):
             assert (numpy(log_probability)[~allowed.any(-1)] == 0).all()
 
 
-def draws(layer, count=4):
-    return np.stack(
-        [
-            numpy(layer(QUERY, MEMORY, training=True, return_attention_scores=True)[1])
-            for _ in range(count)
-        ]
-    )
-
-
 def test_choices_are_reproducible_from_the_seed():
-    first, again, other = (draws(ka.HardAttention(seed=seed, score="dot")) for seed in (3, 3, 4))
+    def drawn(seed):
+        layer, given = ka.HardAttention(seed=seed, score="dot"), {"return_attention_scores": True}
+        return [numpy(layer(QUERY, MEMORY, training=True, **given)[1]) for _ in range(3)]
+
+    first, again, other = map(drawn, (3, 3, 4))
     np.testing.assert_array_equal(first, again)
-    assert (first != other).any() and (first[0] != first[1]).any()
+    assert np.not_equal(first, other).any() and (first[0] != first[1]).any()
 
 
 def chooses(hard):
@@ -101,11 +96,13 @@ def test_reinforce_returns_the_log_probability_of_its_choice():
 # ReinforceLoss
 
 
-def test_the_loss_is_its_equation_and_the_baseline_follows_the_rewards():
-    layer = ka.ReinforceLoss(factor=0.5, momentum=0.8, entropy_factor=0.1)
-    likely, baseline = -np.abs(random(B, 2, T)), 0.0
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+def test_the_loss_is_its_equation_and_the_baseline_follows_the_rewards(policy):
+    """In float32 in every policy: float16 has no such numbers."""
+    layer = ka.ReinforceLoss(factor=0.5, momentum=0.8, entropy_factor=0.1, dtype=policy)
+    likely, baseline = -100 * np.abs(random(B, 2, T)), 0.0
     for seed in range(3):
-        reward = random(B, seed=seed)
+        reward = 1e5 * random(B, seed=seed)
         output = layer(likely, reward, training=True)
         np.testing.assert_array_equal(numpy(output), likely)
         advantage = reward - 0.1 * likely.sum((1, 2))
@@ -128,16 +125,6 @@ def test_no_gradient_goes_into_the_reward():
     of_likely, of_reward = gradients(loss, [likely, reward])
     np.testing.assert_allclose(of_likely, np.broadcast_to(-reward[:, None, None] / B, (B, 2, T)))
     np.testing.assert_array_equal(of_reward, 0.0)
-
-
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_the_loss_is_in_float32_in_every_policy(policy):
-    layer = ka.ReinforceLoss(dtype=policy)
-    likely, reward = np.full((1, 1, 1), -100.7, "float32"), np.array([-1e5], "float32")
-    output = layer(likely, reward, training=True)
-    np.testing.assert_array_equal(numpy(output), likely)
-    np.testing.assert_allclose(numpy(layer.losses[0]), -100.7e5, rtol=1e-5)
-    np.testing.assert_allclose(numpy(layer.baseline), -1e4, rtol=1e-5)
 
 
 def test_dropout_draws_other_numbers_than_the_choice():

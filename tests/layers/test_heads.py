@@ -1,12 +1,15 @@
-"""Grouped heads, norms and clips of heads, sinks, and biases of a call, beside `tests/fuzz`."""
+"""Heads beside `tests/fuzz` and their equations: groups, norms, sinks, biases, those of presets."""
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import Attention, MultiHeadAttention, ops
+import keras_attention as ka
+from keras_attention import Attention, distribution, inspection, ops, positions
+from keras_attention.kernels.tiles import strategies
 from tests.arrays import built, close, random, run
 from tests.arrays import wide as numpy
+from tests.compiled import call
 from tests.gradients import gradients, weight_gradients
 
 B, T, S, H, K, D = 2, 3, 5, 4, 4, 8
@@ -17,25 +20,7 @@ def made(layer):
     return built(layer, QUERY.shape, VALUE.shape)
 
 
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_grouped_heads_are_those_of_keras(groups):
-    ours = made(MultiHeadAttention(H, K, num_key_value_heads=groups))
-    theirs = keras.layers.GroupQueryAttention(K, H, groups)
-    theirs.build(QUERY.shape, VALUE.shape)
-    assert [w.shape for w in ours.weights] == [w.shape for w in theirs.weights]
-    theirs.set_weights(ours.get_weights())
-    allowed = np.tri(T, S, 1, dtype=bool)[None].repeat(B, axis=0)
-    call = {"attention_mask": allowed, "return_attention_scores": True}
-
-    def both(query, value):
-        return [*ours(query, value, **call), *theirs(query, value, **call)]
-
-    output, weights, expected, expected_weights = run(both, QUERY, VALUE)
-    close(output, expected)
-    close(weights, expected_weights)
-
-
-# Norms and clips
+# Norms
 
 
 def test_qk_norm_of_raw_inputs_ignores_their_size():
@@ -68,14 +53,6 @@ def test_qk_norm_is_right_in_mixed_precision(policy, large):
     layer.set_weights(wide.get_weights())
     # The squares of the heads are beyond float16.
     close(numpy(layer(large * QUERY, large * VALUE)) / large, numpy(wide(QUERY, VALUE)), 0.05)
-
-
-def test_clipped_heads_have_no_gradient():
-    layer, x = Attention(1, 2, clip_qkv=1.0), np.ones((1, 2, 2), "float32")
-    layer.build(x.shape)
-    layer.set_weights([np.array([[0.1, 2.0], [0.3, 2.0]])] * 3)
-    (*_, of_values), _ = weight_gradients(layer, layer, [x])
-    close(of_values, [[2.0, 0.0], [2.0, 0.0]])
 
 
 # Sinks and biases
@@ -117,3 +94,130 @@ def test_a_bias_of_any_shape_is_its_broadcast(shape):
     close(found, expected)
     layer = Attention(5, 3, **given)
     close(*(numpy(layer(x[:, :, 0], attention_bias=b)) for b in (bias, wide)))
+
+
+# Attention along chosen axes does not mix the others
+
+OTHER_ROWS = {
+    "batch and free axis": (2, (2, 3, 4, 8), (3, 2, 5, 8)),
+    "two free axes": (3, (2, 3, 4, 5, 8), (2, 4, 3, 6, 8)),
+    "a free axis to broadcast": (2, (2, 3, 4, 8), (2, 1, 5, 8)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_ROWS)
+def test_rows_of_other_examples_are_not_attended_to(name):
+    axes, query_shape, value_shape = OTHER_ROWS[name]
+    layer = ka.MultiHeadAttention(2, 3, attention_axes=axes)
+    message = r"(Batch sizes|Sizes of axis \d, which is not attended over,) must be equal"
+    with pytest.raises(ValueError, match=message):
+        layer(keras.KerasTensor(query_shape), keras.KerasTensor(value_shape))
+    layer.build(query_shape, query_shape)
+    with pytest.raises(ValueError, match=message):
+        layer(random(*query_shape), random(*value_shape))
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_rows_of_other_examples_are_not_attended_to_where_sizes_are_unknown(jit_compile):
+    if jit_compile and keras.backend.backend() == "torch":
+        pytest.skip("nothing to compile")
+    query, value = (keras.Input((None, None, None, 8)) for _ in range(2))
+    model = keras.Model([query, value], ka.MultiHeadAttention(2, 3, attention_axes=3)(query, value))
+    model.compile(jit_compile=jit_compile)
+    arrays = [random(2, 3, 4, 5, 8), random(2, 3, 4, 6, 8)]
+    close(model.predict(arrays, verbose=0), model(arrays))
+    # As many rows, of other axes. Where lengths are unknown, the error is the backend's.
+    with pytest.raises(Exception, match=r"must be equal|[Rr]eshape"):
+        model.predict([arrays[0], random(2, 4, 3, 6, 8)], verbose=0)
+
+
+# Heads of presets
+
+X = random(B, 5, D)
+
+
+def latent(**options):
+    return built(ka.MultiHeadLatentAttention(3, 4, 2, 6, 5, use_bias=True, **options), X.shape)
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_token_of_a_cache_is_a_latent_and_a_rotated_key_or_two_keys_and_a_value(dtype):
+    cache = latent().make_cache(B, 7, dtype=dtype)
+    assert cache.pop("index").shape == (B,)
+    assert sum(int(np.prod(array.shape)) for array in cache.values()) == B * 7 * (6 + 2)
+    assert {keras.backend.standardize_dtype(array.dtype) for array in cache.values()} == {dtype}
+    cache = ka.DifferentialAttention(4, 3, num_key_value_heads=2).make_cache(B, 7)
+    assert (cache["key"].shape, cache["value"].shape) == ((B, 4, 7, 3), (B, 4, 7, 3))
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"position": "alibi", "sliding_window": 3},
+        {"position": None, "use_gate": True, "use_sink": True},
+        {"position": positions.Rotary(dim=2, scaling="dynamic", original_max_length=3, factor=2.0)},
+    ],
+    ids=["ring", "gate and sink", "dynamic"],
+)
+def test_a_cache_of_latents_in_pieces_with_options(options):
+    layer = latent(**options)
+    cache = layer.make_cache(B, 5)
+    for first, last in ((0, 3), (3, 4), (4, 5)):
+        piece, cache = call(layer, X[:, first:last], cache=cache)
+        whole = call(layer, X[:, :last], use_causal_mask=True)
+        close(piece, numpy(whole)[:, first:])
+    assert numpy(cache["index"]).tolist() == [5, 5]
+
+
+@pytest.mark.ci
+def test_a_quantized_up_projection_is_absorbed():
+    layer = latent()
+    layer.key_dense.quantize("int8")
+    expected = numpy(call(layer, X, use_causal_mask=True))
+    output, _ = call(layer, X, cache=layer.make_cache(B, 5))
+    # Rows are rounded to eight bits in one form, and not in the other.
+    assert np.abs(numpy(output) - expected).max() < 0.1 * np.abs(expected).max()
+
+
+@pytest.mark.any_backend
+def test_a_seed_draws_two_vectors_of_differential_attention():
+    """Equal ones would have equal gradients, and stay equal."""
+    layer = ka.DifferentialAttention(2, 4, seed=1)
+    layer.build((None, 3, 8))
+    assert np.abs(numpy(layer.lambda_query) - numpy(layer.lambda_key)).min() > 1e-4
+
+
+def test_a_mask_and_a_bias_per_head_are_of_both_differential_attentions():
+    layer = built(ka.DifferentialAttention(4, 3, num_key_value_heads=2), X.shape)
+    mask = np.random.default_rng(1).random((B, 4, 5, 5)) < 0.6
+    scores = numpy(call(layer, X, attention_mask=mask, return_attention_scores=True)[1])
+    assert (scores[~mask] == 0).all() and (scores[mask] != 0).mean() > 0.9
+    bias = np.where(mask, 0, -1e9).astype("float32")
+    rows = mask.any(axis=-1)
+    other = numpy(call(layer, X, attention_bias=bias, return_attention_scores=True)[1])
+    close(other[rows], scores[rows])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 512])
+def test_longformers_of_few_and_of_many_tokens(length):
+    """The tiles of windows and global tokens give what all scores do, as many as there are."""
+    layer, x = ka.LongformerAttention(2, 4, 16, num_global=2), random(1, length, D)
+    expected, weights = call(built(layer, x.shape), x, return_attention_scores=True)
+    assert weights.shape == (1, 2, length, length)
+    close(numpy(weights).sum(-1), np.ones((1, 2, length)))
+    with strategies.using(few=0):
+        close(call(layer, x), expected)
+
+
+def test_heads_of_longformers_can_be_pruned_and_split_over_devices():
+    x = keras.Input((None, D))
+    layer = ka.LongformerAttention(4, 3, 1, num_key_value_heads=2, name="layer")
+    model = keras.Model(x, layer(x))
+    pruned = inspection.prune_heads(model, {"layer": [0, 3]})
+    close(pruned(X), inspection.ablate_heads(model, {"layer": [0, 3]})(X))
+    mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
+    layouts = distribution.layout_map(mesh, model)
+    split = [name for name in layouts if layouts[name].axes[1:2] == ("model",)]
+    assert len([name for name in split if name.endswith("/kernel")]) == 6

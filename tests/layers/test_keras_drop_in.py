@@ -16,7 +16,6 @@ import pytest
 
 from keras_attention import MultiHeadAttention
 from tests.arrays import close, random, randomize
-from tests.compiled import compiled
 from tests.gradients import weight_gradients
 
 ops = keras.ops
@@ -31,78 +30,42 @@ def booleans(*shape):
     return mask
 
 
+SELF, CROSS, MORE = ((B, T, D), (B, T, D)), ((B, T, D), (B, S, D)), ((B, S, D), (B, T, D))
+FIRST = ((B, T, 4, D), (B, S, 4, D))
+SECOND = ((B, 4, T, D), (B, 4, S, D))
+BOTH = ((B, 2, T, D), (B, 2, S, D))
+CAUSAL, GATE = {"use_causal_mask": True}, {"use_gate": True, "value_dim": 5}
+MASKS = [(T, S), (1, T, S), (B, T, S), (B, 1, S), (B, 2, T, S), (B, 1, T, S)]
 # Name: (constructor, call, shapes of query, value and perhaps key).
-SELF, CROSS = ((B, T, D), (B, T, D)), ((B, T, D), (B, S, D))
 CASES = {
     "self": ({}, {}, SELF),
-    "cross": ({}, {}, CROSS),
-    "longer keys": ({}, {}, ((B, S, D), (B, T, D))),
-    "unequal features": ({}, {}, ((B, T, D), (B, S, 4))),
     "separate key": ({}, {}, ((B, T, D), (B, S, 4), (B, S, 7))),
-    "no bias": ({"use_bias": False}, {}, CROSS),
-    "value_dim": ({"value_dim": 5}, {}, CROSS),
     "value_dim, no bias": ({"value_dim": 5, "use_bias": False}, {}, CROSS),
-    "output_shape": ({"output_shape": 9}, {}, CROSS),
     "output_shape of two axes": ({"output_shape": (2, 3)}, {}, CROSS),
-    "gate": ({"use_gate": True}, {}, CROSS),
-    "gate, value_dim": ({"use_gate": True, "value_dim": 5, "use_bias": False}, {}, CROSS),
-    "dropout": ({"dropout": 0.5}, {}, CROSS),
-    "one head": ({"num_heads": 1}, {}, CROSS),
-    "causal": ({}, {"use_causal_mask": True}, SELF),
-    "causal, fewer keys": ({}, {"use_causal_mask": True}, CROSS),
-    "causal, more keys": ({}, {"use_causal_mask": True}, ((B, S, D), (B, T, D))),
-    "window": ({"sliding_window": 2}, {}, SELF),
-    "causal window": ({"sliding_window": 2}, {"use_causal_mask": True}, SELF),
-    "window, more keys": ({"sliding_window": 2}, {}, ((B, S, D), (B, T, D))),
-    "mask (T, S)": ({}, {"attention_mask": booleans(T, S)}, CROSS),
-    "mask (1, T, S)": ({}, {"attention_mask": booleans(1, T, S)}, CROSS),
-    "mask (B, T, S)": ({}, {"attention_mask": booleans(B, T, S)}, CROSS),
-    "mask (B, 1, S)": ({}, {"attention_mask": booleans(B, 1, S)}, CROSS),
-    "mask (B, H, T, S)": ({}, {"attention_mask": booleans(B, 2, T, S)}, CROSS),
-    "mask (B, 1, T, S)": ({}, {"attention_mask": booleans(B, 1, T, S)}, CROSS),
+    "gate": (GATE, {}, CROSS),
+    "gate, no bias": ({**GATE, "use_bias": False, "output_shape": 9}, {}, MORE),
+    "one head, dropout": ({"num_heads": 1, "dropout": 0.5}, {}, CROSS),
+    "causal, fewer keys": ({}, CAUSAL, CROSS),
+    "causal, more keys": ({}, CAUSAL, MORE),
+    "causal window": ({"sliding_window": 2}, CAUSAL, SELF),
+    "window, more keys": ({"sliding_window": 2}, {}, MORE),
+    **{f"mask {shape}": ({}, {"attention_mask": booleans(*shape)}, CROSS) for shape in MASKS},
     "mask of ones and zeros": ({}, {"attention_mask": booleans(B, T, S).astype("float32")}, CROSS),
-    "mask and causal": ({}, {"attention_mask": booleans(B, T, T), "use_causal_mask": True}, SELF),
-    "axis 1 of two": ({"attention_axes": 1}, {}, ((B, T, 4, D), (B, S, 4, D))),
-    "axis 2 of two": ({"attention_axes": (2,)}, {}, ((B, 4, T, D), (B, 4, S, D))),
-    "last of two axes": ({"attention_axes": -2}, {}, ((B, 4, T, D), (B, 4, S, D))),
-    "both axes": ({"attention_axes": (1, 2)}, {}, ((B, 2, T, D), (B, 2, S, D))),
-    "all axes": ({}, {}, ((B, 2, T, D), (B, 2, S, D))),
-    "axes, gate, value_dim": (
-        {"attention_axes": 2, "use_gate": True, "value_dim": 5},
-        {},
-        ((B, 4, T, D), (B, 4, S, D)),
-    ),
-    "axes, output_shape": ({"attention_axes": 2, "output_shape": (2, 3)}, {}, ((B, 4, T, D),) * 2),
-    "axes, causal": ({"attention_axes": 1}, {"use_causal_mask": True}, ((B, T, 4, D),) * 2),
-    "axes, mask": (
-        {"attention_axes": 2},
-        {"attention_mask": booleans(B, 4, T, S)},
-        ((B, 4, T, D), (B, 4, S, D)),
-    ),
+    "mask and causal": ({}, {"attention_mask": booleans(B, T, T), **CAUSAL}, SELF),
+    "axis 1 of two": ({"attention_axes": 1}, {}, FIRST),
+    "last of two axes": ({"attention_axes": -2}, {}, SECOND),
+    "both axes": ({"attention_axes": (1, 2)}, {}, BOTH),
+    "all axes": ({}, {}, BOTH),
+    "axes, gate": ({"attention_axes": 2, **GATE, "output_shape": (2, 3)}, {}, SECOND),
+    "axes, causal": ({"attention_axes": 1}, CAUSAL, ((B, T, 4, D),) * 2),
+    "axes, mask": ({"attention_axes": 2}, {"attention_mask": booleans(B, 4, T, S)}, SECOND),
     "axes, mask of heads": (
-        {"attention_axes": (2,)},
-        {"attention_mask": booleans(B, 4, 2, T, S)},
-        ((B, 4, T, D), (B, 4, S, D)),
+        {"attention_axes": (2,)}, {"attention_mask": booleans(B, 4, 2, T, S)}, SECOND
     ),
     "both axes, mask": (
-        {"attention_axes": (1, 2)},
-        {"attention_mask": booleans(B, 2, T, 2, S)},
-        ((B, 2, T, D), (B, 2, S, D)),
+        {"attention_axes": (1, 2)}, {"attention_mask": booleans(B, 2, T, 2, S)}, BOTH
     ),
-}
-
-
-# Those whose backward passes differ.
-DIFFERENTIATED = [
-    "separate key",
-    "value_dim, no bias",
-    "output_shape of two axes",
-    "gate",
-    "causal window",
-    "mask (B, H, T, S)",
-    "axes, causal",
-    "both axes, mask",
-]
+}  # fmt: skip
 
 
 @pytest.fixture(params=CASES, name="case")
@@ -121,27 +84,23 @@ def _case(request):
 # Signatures
 
 
-def parameters(function, *, required=True):
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is not parameter.VAR_KEYWORD
-        and (required or parameter.default is not parameter.empty)
-    }
-
-
 @pytest.mark.skipif(
     "sliding_window" not in inspect.signature(Theirs).parameters,
     reason="the order of arguments is that of Keras 3.15",
 )
 @pytest.mark.parametrize("method", ["__init__", "call"])
 def test_positional_arguments_are_those_of_keras(method):
-    theirs = getattr(Theirs, method)
-    ours = getattr(MultiHeadAttention, method)
-    names = list(parameters(theirs))
-    assert list(parameters(ours))[: len(names)] == names
-    defaults = parameters(theirs, required=False)
-    assert {name: parameters(ours)[name] for name in defaults} == defaults
+    theirs, ours = (
+        {
+            name: parameter.default
+            for name, parameter in inspect.signature(getattr(cls, method)).parameters.items()
+            if parameter.kind is not parameter.VAR_KEYWORD
+        }
+        for cls in (Theirs, MultiHeadAttention)
+    )
+    assert list(ours)[: len(theirs)] == list(theirs)
+    defaults = {n: x for n, x in theirs.items() if x is not inspect.Parameter.empty}
+    assert {name: ours[name] for name in defaults} == defaults
 
 
 def test_a_config_of_keras_is_a_config_of_ours():
@@ -184,64 +143,36 @@ def test_initial_weights_are_drawn_as_in_keras():
 # Numbers
 
 
-def test_weights_outputs_and_scores_are_those_of_keras(case):
+def test_weights_outputs_scores_and_gradients_are_those_of_keras(case):
     """Weights by their names, shapes and order."""
     theirs, ours, inputs, call = case
     assert inside(ours) == inside(theirs)
-
-    def both(*inputs):
-        found = (of(*inputs, return_attention_scores=True, **call) for of in (theirs, ours))
-        return *found, ours(*inputs, **call)
-
     # Numbers as a mask are checked by their values, which a program does not know.
-    numbers = np.asarray(call.get("attention_mask", True)).dtype != bool
-    found = both(*inputs) if numbers else compiled(both, *inputs)
-    (expected, expected_scores), (output, scores), alone = found
-    assert output.shape == expected.shape and scores.shape == expected_scores.shape
-    close(output, expected)
-    close(scores, expected_scores)
-    close(alone, expected)
-
-
-@pytest.mark.parametrize("case", DIFFERENTIATED, indirect=True)
-def test_gradients_are_those_of_keras(case):
-    theirs, ours, inputs, call = case
+    given = {n: np.asarray(x, bool) if n == "attention_mask" else x for n, x in call.items()}
     shape = theirs.compute_output_shape(*(x.shape for x in inputs))
-    cotangent = ops.convert_to_tensor(random(*shape, seed=30))
+    upstream = random(*shape, seed=30)
+    of_pairs = random(*(ours(*inputs, return_attention_scores=True, **call)[1].shape), seed=31)
 
     def both(layer):
-        def loss(*inputs):
-            output, scores = layer(*inputs, return_attention_scores=True, **call)
-            return ops.sum(output * cotangent) + ops.sum(ops.square(scores))
+        """By name: the gradient by what an output is multiplied by is the output."""
 
-        of_weights, of_inputs = weight_gradients(layer, loss, inputs)
+        def loss(*tensors):
+            *tensors, times, times_scores = tensors
+            output, scores = layer(*tensors, return_attention_scores=True, **given)
+            return output * times, scores * times_scores
+
+        of_weights, of_arrays = weight_gradients(layer, loss, [*inputs, upstream, of_pairs])
         names = [variable.path.split("/", 1)[1] for variable in layer.trainable_variables]
-        return dict(zip([*names, "query", "value", "key"], of_weights + of_inputs, strict=False))
+        names += [*("query", "value", "key")[: len(inputs)], "output", "scores"]
+        return dict(zip(names, of_weights + of_arrays, strict=True))
 
     found, expected = both(ours), both(theirs)
-    assert len(found) == len(ours.trainable_variables) + len(inputs)
-    for name in expected:
+    assert set(found) == set(expected)
+    for name, array in expected.items():
         # A bias of all keys adds the same to every score: its gradient is rounding.
-        assert name == "key/bias" or np.abs(expected[name]).max() > 1e-3, name
-        close(found[name], expected[name], 1e-4)
-
-
-def test_masks_of_embeddings_count_as_in_keras():
-    ids, other = np.array([[1, 2, 3, 0, 0], [3, 4, 1, 1, 0]]), np.array([[5, 4, 0], [2, 1, 3]])
-    answers = []
-    for cls in (MultiHeadAttention, Theirs):
-        embeddings = [keras.layers.Embedding(7, D, mask_zero=True) for _ in range(2)]
-        inputs = [keras.Input((None,), dtype="int32") for _ in range(2)]
-        x, y = (embed(i) for embed, i in zip(embeddings, inputs, strict=True))
-        outputs = cls(2, 4)(x, y, return_attention_scores=True)
-        model = keras.Model(inputs, outputs)
-        randomize(model)
-        answers.append([ops.convert_to_numpy(x) for x in model([ids, other])])
-    real = ids != 0  # A padded query has the output 0 here, and the output's bias in Keras.
-    (output, scores), (expected, expected_scores) = answers
-    close(output[real], expected[real])
-    close(scores, expected_scores)
-    assert (np.moveaxis(scores, 1, -1)[real][0, 2] == 0).all()
+        assert name == "key/bias" or np.abs(array).max() > 1e-3, name
+        close(found[name], array, 1e-5 if name in ("output", "scores") else 1e-4)
+    close(ours(*inputs, **call), found["output"])
 
 
 # Files

@@ -1,4 +1,4 @@
-"""Layers that attend through a state, against their equations in float64 and in three forms."""
+"""Layers in time linear in the length, beside their equations."""
 
 import keras
 import numpy as np
@@ -6,126 +6,13 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.feature_maps import RandomFeatures
-from tests.arrays import numpy
+from tests.arrays import numpy, random
 from tests.compiled import call
 from tests.gradients import gradients
-from tests.layers.projected import heads, output
+from tests.layers.test_equations import favor, named
 
 B, T, D, H, K, V = 2, 9, 8, 2, 4, 3
-X = np.random.default_rng(0).normal(size=(B, T, D)).astype("float32")
-
-LAYERS = {
-    "linear": lambda **kwargs: ka.LinearAttention(H, K, V, causal=True, **kwargs),
-    "favor": lambda **kwargs: ka.LinearAttention(
-        H, K, V, causal=True, feature_map=RandomFeatures(16, seed=1), **kwargs
-    ),
-    "retention": lambda **kwargs: ka.Retention(H, K, V, decays=(0.5, 0.9), **kwargs),
-    "gated": lambda **kwargs: ka.GatedLinearAttention(
-        H, K, V, decay_rank=3, decay_temperature=2.0, **kwargs
-    ),
-    "delta": lambda **kwargs: ka.GatedDeltaNet(H, K, V, **kwargs),
-    "delta-constant": lambda **kwargs: ka.GatedDeltaNet(H, K, V, use_decay=False, **kwargs),
-    "gated-convolved": lambda **kwargs: ka.GatedLinearAttention(
-        H, K, V, conv_kernel_size=2, **kwargs
-    ),
-    "delta-convolved": lambda **kwargs: ka.GatedDeltaNet(H, K, V, conv_kernel_size=4, **kwargs),
-}
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_linear_attention_is_equation_four(causal):
-    layer = ka.LinearAttention(H, K, V, causal=causal)
-    found = numpy(call(layer, X))
-    query, key, value = heads(layer, X)
-    query, key = (np.where(x > 0, x + 1, np.exp(x)) for x in (query, key))
-    weights = np.einsum("bthk,bshk->bhts", query, key)
-    weights *= np.tril(np.ones((T, T))) if causal else 1
-    weights /= weights.sum(-1, keepdims=True)
-    expected = output(layer, np.einsum("bhts,bshv->bthv", weights, value))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    same, scores = call(layer, X, return_attention_scores=True)
-    np.testing.assert_allclose(numpy(same), found, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(numpy(scores), weights, rtol=1e-4, atol=1e-6)
-
-
-def test_retention_is_equations_five_to_eight():
-    layer = LAYERS["retention"](position=None)
-    found = numpy(call(layer, X))
-    query, key, value = heads(layer, X)
-    ages = np.arange(T)[:, None] - np.arange(T)
-    decays = np.stack([np.where(ages >= 0, gamma ** np.abs(ages), 0.0) for gamma in (0.5, 0.9)])
-    weights = np.einsum("bthk,bshk->bhts", query, key) / np.sqrt(K) * decays
-    combined = np.einsum("bhts,bshv->bthv", weights, value)
-    combined /= np.sqrt(np.mean(combined**2, axis=-1, keepdims=True) + 1e-6)
-    gate = np.einsum("btd,dhv->bthv", X, numpy(layer._gate_dense.kernel))
-    expected = output(layer, combined * gate / (1 + np.exp(-gate)))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-
-
-def silu(x):
-    return x / (1 + np.exp(-x))
-
-
-def gated(layer, combined):
-    """The layer's output of heads (B, T, H, V), normalized and gated."""
-    combined = combined / np.sqrt(np.mean(combined**2, axis=-1, keepdims=True) + 1e-6)
-    return output(layer, combined * silu(projected(layer, "gate")))
-
-
-def projected(layer, *names):
-    """A product of the inputs and the kernels of these names."""
-    x = X.astype("float64")
-    for name in names:
-        x = np.tensordot(x, numpy(getattr(layer, f"_{name}_dense").kernel), axes=1)
-    return x
-
-
-def convolved(layer, *arrays):
-    """Heads (B, T, H, K), each of them the sum of those before it by the layer's kernels."""
-    found = []
-    for x, kernel in zip(arrays, map(numpy, layer.conv_kernels), strict=True):
-        before = np.pad(x, [(0, 0), (len(kernel) - 1, 0), (0, 0), (0, 0)])
-        windows = [before[:, t : t + len(kernel)] for t in range(x.shape[1])]
-        found.append(np.stack([np.einsum("bjhk,jhk->bhk", w, kernel) for w in windows], axis=1))
-    return found
-
-
-@pytest.mark.parametrize("name", ["gated", "gated-convolved"])
-def test_gated_linear_attention_is_its_recurrence(name):
-    layer = LAYERS[name](**({"decay_temperature": 2.0} if name == "gated-convolved" else {}))
-    found = numpy(call(layer, X))
-    query, key, value = heads(layer, X)
-    if layer.conv_kernel_size is not None:
-        query, key, value = map(silu, convolved(layer, query, key, value))
-    decay = (1 / (1 + np.exp(-projected(layer, "decay_in", "decay")))) ** (1 / 2)
-    state, outputs = np.zeros((B, H, K, V)), []
-    for t in range(T):
-        state = decay[:, t][..., None] * state + key[:, t][..., None] * value[:, t][:, :, None]
-        outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], state) / np.sqrt(K))
-    np.testing.assert_allclose(found, gated(layer, np.stack(outputs, 1)), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["delta", "delta-convolved"])
-def test_the_gated_delta_net_is_its_recurrence(name):
-    layer = LAYERS[name]()
-    found = numpy(call(layer, X))
-    query, key, value = heads(layer, X)
-    if layer.conv_kernel_size is not None:
-        query, key, value = convolved(layer, query, key, value)
-    query, key, value = map(silu, (query, key, value))
-    query, key = (x / np.linalg.norm(x, axis=-1, keepdims=True) for x in (query, key))
-    rate = 1 / (1 + np.exp(-projected(layer, "rate")))
-    scale, bias = (numpy(w)[:, None] for w in (layer.decay_scale, layer.decay_bias))
-    decay = np.exp(-np.exp(scale) * np.log1p(np.exp(projected(layer, "decay") + bias)))
-    state, outputs = np.zeros((B, H, K, V)), []
-    for t in range(T):
-        k, beta = key[:, t], rate[:, t][..., None]
-        state = decay[:, t][..., None] * (
-            state - beta * np.einsum("bhk,bhl,bhlv->bhkv", k, k, state)
-        )
-        state = state + beta * k[..., None] * value[:, t][:, :, None]
-        outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], state) / np.sqrt(K))
-    np.testing.assert_allclose(found, gated(layer, np.stack(outputs, 1)), rtol=1e-4, atol=1e-5)
+X = random(B, T, D)
 
 
 def test_random_features_estimate_softmax():
@@ -152,9 +39,9 @@ def test_random_features_are_drawn_by_the_seed_of_keras():
     assert np.abs(found[0] - found[2]).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["gated-convolved", "delta-convolved"])
-def test_a_token_masked_as_a_key_sees_no_later_ones(name):
-    layer, mask = LAYERS[name](), np.ones((B, T), bool)
+@pytest.mark.parametrize("cls", [ka.GatedLinearAttention, ka.GatedDeltaNet])
+def test_a_token_masked_as_a_key_sees_no_later_ones(cls):
+    layer, mask = cls(H, K, V, conv_kernel_size=2), np.ones((B, T), bool)
     mask[:, 2] = False
     expected = numpy(call(layer, X, key_mask=mask))
     changed = np.concatenate([X[:, :5], X[:, 5:] + 1], axis=1)
@@ -164,25 +51,12 @@ def test_a_token_masked_as_a_key_sees_no_later_ones(name):
     assert np.isfinite(expected).all()
 
 
-def test_cross_attention_sees_all_keys():
+def test_cross_attention_may_be_causal():
     layer, memory = ka.LinearAttention(H, K), X[:, :5]
-    expected = call(layer, X, memory, return_attention_scores=True)[0]
-    np.testing.assert_allclose(numpy(call(layer, X, memory)), numpy(expected), rtol=1e-4, atol=1e-5)
-    found = call(layer, X, cache=layer.cache_context(keras.ops.convert_to_tensor(memory)))[0]
-    np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-4, atol=1e-5)
     for query, key in ((X, memory), (memory, X)):
         expected = layer(query, key, use_causal_mask=True, return_attention_scores=True)[0]
         found = layer(query, key, use_causal_mask=True)
         np.testing.assert_allclose(numpy(found), numpy(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_gradients_are_those_of_all_pairs():
-    layer = LAYERS["linear"](num_key_value_heads=1)
-    x = np.random.default_rng(1).normal(size=(1, 70, D)).astype("float32")
-    layer(x)
-    linear = gradients(lambda x: keras.ops.square(layer(x)), [x])[0]
-    pairs = gradients(lambda x: keras.ops.square(layer(x, return_attention_scores=True)[0]), [x])[0]
-    np.testing.assert_allclose(linear, pairs, rtol=1e-3, atol=1e-4 * np.abs(pairs).max())
 
 
 def test_convolutions_start_near_the_identity():
@@ -191,27 +65,6 @@ def test_convolutions_start_near_the_identity():
     for kernel in map(numpy, layer.conv_kernels):
         np.testing.assert_allclose(kernel[-1], 1, atol=0.05)
         assert 0.01 < np.abs(kernel[:-1]).max() <= 0.05
-
-
-def of_features(layer, x, mask, causal):
-    """FAVOR+ in float64: each pair's sum over features, with the largest exponent subtracted."""
-    heads = [
-        np.einsum("btd,dhk->bthk", x, numpy(dense.kernel).astype("float64"))
-        for dense in (layer.query_dense, layer.key_dense, layer.value_dense)
-    ]
-    vectors = numpy(layer.feature_map.vectors).astype("float64")
-    query, key = (
-        y @ vectors - np.square(y).sum(-1, keepdims=True) / 2
-        for y in (head * head.shape[-1] ** -0.25 for head in heads[:2])
-    )
-    logits = np.logaddexp.reduce(query[:, :, None] + key[:, None], axis=-1)
-    seen = (
-        mask[:, None, :, None]
-        & (np.tril(np.ones((x.shape[1],) * 2, bool)) | (not causal))[..., None]
-    )
-    weights = np.exp(logits - np.max(logits, axis=2, keepdims=True, where=seen, initial=-1e30))
-    weights = np.where(seen, weights, 0.0) / np.where(seen, weights, 0.0).sum(2, keepdims=True)
-    return np.einsum("btsh,bshv->bthv", weights, heads[2]).reshape(*x.shape[:2], -1)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -227,9 +80,10 @@ def test_random_features_of_long_keys(causal):
     layer.output_dense.kernel.assign(np.eye(64).reshape(2, 32, 64)[..., :D])
     mask = np.ones((2, length), bool)
     mask[1, 1:3] = mask[1, 66:] = False
+    seen = mask[:, None, None] & (np.tri(length, dtype=bool) | (not causal))
 
     def expected(x):
-        return np.where(mask[..., None], of_features(layer, x, mask, causal)[..., :D], 0.0)
+        return np.where(mask[..., None], favor(layer, named(layer), x, seen)[0], 0.0)
 
     right, narrow = expected(x), x.astype("float32")
     found = [layer(narrow, query_mask=mask)]
@@ -253,7 +107,7 @@ def test_random_features_of_long_keys(causal):
 @pytest.mark.ci
 def test_a_cache_of_random_features_without_their_largest_exponents():
     """Those of 0.2.0 had sums of the features themselves."""
-    layer = LAYERS["favor"]()
+    layer = ka.LinearAttention(H, K, V, causal=True, feature_map=RandomFeatures(16, seed=1))
     expected = numpy(call(layer, X))
     cache = layer.make_cache(B)
     _, cache = call(layer, X[:, :4], cache=cache)
@@ -287,3 +141,45 @@ def test_gradients_of_small_heads_are_finite_in_float16(name, norm):
     layer.build(x.shape)
     (found,) = gradients(lambda x: 1024 * keras.ops.mean(keras.ops.cast(layer(x), "float32")), [x])
     assert np.isfinite(found).all() and np.abs(found).max() > 0
+
+
+# Low rank
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "general", "additive"])
+def test_nystrom_of_all_tokens_is_softmax(score):
+    options = {} if score == "scaled_dot" else {"score": score, "num_key_value_heads": 1}
+    softmax = ka.MultiHeadAttention(H, K, V, **options)
+    expected = numpy(call(softmax, X))
+    layer = ka.NystromAttention(H, K, T, V, num_iterations=16, **options)
+    layer.build(X.shape)
+    layer.set_weights(softmax.get_weights())
+    np.testing.assert_allclose(numpy(call(layer, X)), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_it_is_built_of_the_lengths_that_keras_makes_up():
+    """As PyTorch's files have them: 83 positions, more than there are columns."""
+    layer = ka.LinformerAttention(2, 4, max_length=32, rank=4)
+    layer.build_from_config({"input_shape": (83, 83, 16)})
+    assert layer(np.zeros((1, 32, 16), "float32")).shape == (1, 32, 16)
+
+
+def test_flags_that_are_no_booleans():
+    """0 is False, for arrays as for symbols."""
+    for x in (np.zeros((1, 5, 8), "float32"), keras.Input((5, 8))):
+        for layer in (ka.Retention(2, 4), ka.NystromAttention(2, 4)):
+            assert layer(x, return_attention_scores=0).shape[1:] == (5, 8)
+            with pytest.raises(ValueError, match="Received: return_attention_scores"):
+                layer(x, return_attention_scores=1)
+
+
+def test_symbols_have_as_many_keys_as_arrays():
+    """Those of all attended axes, and of no others."""
+    layer = ka.LinformerAttention(2, 4, max_length=10, rank=4, attention_axes=(2,))
+    assert layer(keras.Input((20, 10, 8))).shape == (None, 20, 10, 8)
+    assert layer(np.zeros((1, 20, 10, 8), "float32")).shape == (1, 20, 10, 8)
+    for x in (np.zeros((1, 20, 10, 8), "float32"), keras.Input((20, 10, 8))):
+        with pytest.raises(ValueError, match=r"max_length=50 keys\. Received: 200"):
+            ka.LinformerAttention(2, 4, max_length=50, rank=4)(x)
+    unknown = ka.LinformerAttention(2, 4, max_length=50, rank=4)(keras.Input((None, 10, 8)))
+    assert unknown.shape == (None, None, 10, 8)

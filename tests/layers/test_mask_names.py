@@ -6,25 +6,23 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.sequences.masks import carry
+from tests.contract import places, registry
 
-X = np.zeros((2, 5, 8), "float32")
-MASK = np.ones((2, 5), bool)
-CALLS = {
-    "AttentionPooling": lambda **masks: ka.AttentionPooling()(X, **masks),
-    "FeedForwardAttention": lambda **masks: ka.FeedForwardAttention()(X, **masks),
-    "ClassToken": lambda **masks: ka.ClassToken()(X, **masks),
-    "AttentionRNN": lambda **masks: ka.AttentionRNN(
-        ka.AttentionCell(keras.layers.GRUCell(8), "dot")
-    )(X, X, **masks),
-    "MultiHeadAttention": lambda **masks: ka.MultiHeadAttention(2, 4)(X, **masks),
-    "TransformerBlock": lambda **masks: ka.TransformerBlock(8, 2)(X, **masks),
-}
+X = np.zeros((registry.B, registry.T, registry.D), "float32")
+NAMED = [
+    *("AttentionPooling", "FeedForwardAttention", "ClassToken", "AttentionRNN"),
+    *("MultiHeadAttention", "TransformerBlock"),
+]
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("name", NAMED)
 def test_the_right_name_is_said(name):
+    entry = registry.ENTRIES[name]
     with pytest.raises(TypeError, match=rf"{name} takes no `padding_mask`.*`(query_)?mask` \(B, "):
-        CALLS[name](padding_mask=MASK)
+        (entry.call or places.simply)(entry.make(), X, padding_mask=X[..., 0] == 0)
+    if name == "AttentionPooling":
+        with pytest.raises(ValueError, match="`mask` must be boolean"):
+            entry.make()(X, mask=X[..., 0] - 1e9)
 
 
 def symbol(*shape, dtype="float32"):

@@ -6,7 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.sequences import masks
-from tests.arrays import close, numpy, random, wide
+from tests.arrays import built, close, numpy, random, wide
 
 B, H, W, C, D = 2, 4, 6, 3, 5
 IMAGES = random(B, H, W, C)
@@ -21,15 +21,6 @@ def patches(patch_size=2, **kwargs):
     return ka.PatchEmbedding(patch_size, D, bias_initializer="ones", **kwargs)
 
 
-def merging():
-    """A layer whose norm is not the identity."""
-    layer = ka.PatchMerging((H, W))
-    layer.build((None, H * W, C))
-    for n, variable in enumerate((layer.norm.gamma, layer.norm.beta)):
-        variable.assign(variable + random(*variable.shape, seed=n))
-    return layer
-
-
 def like(layer, other, shape):
     """The layer, built, with the weights of another."""
     layer.build(shape)
@@ -37,65 +28,50 @@ def like(layer, other, shape):
     return layer
 
 
-def blocks(images, size):
-    """The cells of each patch, in float64."""
-    (p, q), images = size, images.astype("float64")
-    for row in range(0, images.shape[1], p):
-        for column in range(0, images.shape[2], q):
-            yield images[:, row : row + p, column : column + q]
+def cells(x, size, order=1):
+    """The cells of each patch (B, …, cells · C), in float64: the last axis changes fastest."""
+    axes = len(size)
+    parts = [n for whole, p in zip(x.shape[1:-1], size, strict=True) for n in (whole // p, p)]
+    x = x.astype("float64").reshape(B, *parts, C)
+    within = range(2, 2 * axes + 1, 2)[::order]
+    x = x.transpose(0, *range(1, 2 * axes, 2), *within, 2 * axes + 1)
+    return x.reshape(*x.shape[: axes + 1], -1)
 
 
-@pytest.mark.parametrize("patch_size", [2, (1, 3)])
-def test_patches_are_the_equation(patch_size):
-    layer = patches(patch_size)
-    output = numpy(layer(IMAGES))
+SERIES, MOVIE = random(B, 8, C), random(B, 2, H, W, C)
+
+
+@pytest.mark.parametrize(
+    ("x", "size"), [(IMAGES, (2, 2)), (IMAGES, (1, 3)), (SERIES, (4,)), (MOVIE, (2, 2, 3))]
+)
+def test_patches_are_the_equation(x, size):
+    layer = patches(size[0] if size == (2, 2) else size)
+    output = numpy(layer(x))
     kernel, bias = map(wide, layer.weights)
-    expected = [x.reshape(B, -1) @ kernel + bias for x in blocks(IMAGES, layer.patch_size)]
-    close(output, np.stack(expected, axis=1))
-    grid = like(patches(patch_size, flatten=False), layer, IMAGES.shape)
-    sizes = [n // p for n, p in zip((H, W), layer.patch_size, strict=True)]
-    np.testing.assert_array_equal(numpy(grid(IMAGES)), output.reshape(B, *sizes, D))
-    first = like(patches(patch_size, data_format="channels_first"), layer, (None, C, None, None))
-    np.testing.assert_array_equal(numpy(first(IMAGES.transpose(0, 3, 1, 2))), output)
-    p, q = layer.patch_size
-    options = {"strides": (p, q), "data_format": "channels_last"}
-    convolution = keras.layers.Conv2D(D, (p, q), **options)
-    convolution.build(IMAGES.shape)
-    convolution.set_weights([layer.get_weights()[0].reshape(p, q, C, D), layer.get_weights()[1]])
-    close(numpy(convolution(IMAGES)).reshape(B, -1, D), output)
+    expected = cells(x, size) @ kernel + bias
+    close(output, expected.reshape(B, -1, D))
+    grid = like(patches(size, flatten=False), layer, x.shape)
+    close(grid(x), expected)
+    first = patches(size, data_format="channels_first")
+    first = like(first, layer, (None, C, *[None] * len(size)))
+    np.testing.assert_array_equal(numpy(first(np.moveaxis(x, -1, 1))), output)
 
 
-def test_merged_patches_are_the_equation():
-    layer = merging()
-    found = numpy(layer(IMAGES.reshape(B, H * W, C)))
+@pytest.mark.parametrize(
+    ("x", "size", "dim"), [(IMAGES, (2, 2), None), (SERIES, (8,), 5), (MOVIE, (1, 2, 2), None)]
+)
+def test_merged_patches_are_the_equation(x, size, dim):
+    layer = built(ka.PatchMerging(size=size, dim=dim), x.shape)
     gamma, beta, kernel = map(wide, layer.weights)
-    expected = []
-    for cells in blocks(IMAGES, (2, 2)):
-        group = cells.transpose(0, 2, 1, 3).reshape(B, -1)  # down each column
-        group = group - group.mean(axis=-1, keepdims=True)
-        group = group / np.sqrt(np.mean(group**2, axis=-1, keepdims=True) + 1e-5)
-        expected.append((group * gamma + beta) @ kernel)
-    close(found, np.stack(expected, axis=1))
-    assert found.shape == (B, 6, 2 * C)
-    grid = like(ka.PatchMerging(), layer, IMAGES.shape)
-    np.testing.assert_array_equal(numpy(grid(IMAGES)), found.reshape(B, 2, 3, 2 * C))
-
-
-def test_series_and_movies():
-    series, movie = random(B, 8, C), random(B, 2, H, W, C)
-    layer = patches((4,))
-    found = numpy(layer(series))
-    kernel, bias = layer.get_weights()
-    close(found, series.reshape(B, 2, -1) @ kernel + bias)
-    assert patches((2, 2, 3))(movie).shape == (B, 4, D)
-    assert ka.PatchMerging((8,), dim=5)(series).shape == (B, 4, 5)
-    # Of one frame, a patch is that of an image.
-    layer = patches((1, 2, 2))
-    found = numpy(layer(movie))
-    close(found[:, 6:], like(patches(), layer, IMAGES.shape)(movie[:, 1]))
-    layer = ka.PatchMerging(size=(1, 2, 2))
-    found = numpy(layer(movie))
-    close(found[:, 1], like(ka.PatchMerging(), layer, IMAGES.shape)(movie[:, 1]))
+    group = cells(x, size, -1)  # down each column
+    group = group - group.mean(axis=-1, keepdims=True)
+    group = group / np.sqrt(np.mean(group**2, axis=-1, keepdims=True) + 1e-5)
+    expected = (group * gamma + beta) @ kernel
+    assert expected.shape[-1] == (dim or 2 * C)
+    close(layer(x), expected)
+    flat, grid = x.reshape(B, -1, C), x.shape[1:-1]
+    flatly = like(ka.PatchMerging(grid, dim, size), layer, flat.shape)
+    close(flatly(flat), expected.reshape(B, -1, kernel.shape[-1]))
 
 
 def loaded(model, tmp_path):
@@ -118,11 +94,10 @@ def test_sizes_that_are_not_known(tmp_path):
         for one, other in zip(model(given), again.predict(given, verbose=0), strict=True):
             close(one, other)
     assert patches()(IMAGES[:0]).shape == (0, 6, D)
-    assert merging()(random(0, H * W, C)).shape == (0, 6, 2 * C)
+    assert ka.PatchMerging((H, W))(random(0, H * W, C)).shape == (0, 6, 2 * C)
 
 
-@pytest.mark.parametrize("flatten", [False, True])
-@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(("known", "flatten"), [(False, True), (True, False)])
 def test_the_mask_of_a_model_reaches_later_layers(known, flatten, tmp_path):
     """Once handed on by Keras, with a batch, and perhaps sizes, that nobody knows."""
     sizes = (H, W) if known else (None, None)

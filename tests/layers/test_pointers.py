@@ -23,18 +23,6 @@ WEIGHTS = RNG.dirichlet(np.ones(S), (B, T)).astype("float32")
 IDS = np.array([[3, 7, 3, 8, 0], [-1, 6, 8, 8, 1]], "int32")
 
 
-def test_a_pointer_is_equation_three():
-    layer = ka.PointerHead()
-    found = numpy(layer(QUERY, MEMORY))
-    score = layer.score
-    hidden = np.tanh(
-        (QUERY @ wide(score.query_kernel)[0])[:, :, None]
-        + (MEMORY @ wide(score.key_kernel)[0])[:, None]
-        + wide(score.bias)[0]
-    )
-    np.testing.assert_allclose(found, hidden @ wide(score.v)[0], atol=1e-5)
-
-
 def test_a_pointer_carries_the_mask_of_its_query():
     layer, real = ka.PointerHead(), np.array([[True] * T, [True, False, False]])
     output = layer(QUERY, MEMORY, query_mask=real)

@@ -8,7 +8,9 @@ import keras_attention as ka
 from keras_attention import visualization
 from keras_attention.sequences import masks
 from tests.arrays import built, close, numpy, random, wide
-from tests.definition import sigmoid
+from tests.definition import softmax
+from tests.layers.test_attention_cell import gru
+from tests.layers.test_equations import dense, named, rms
 
 B, S, D, K, F = 2, 6, 5, 3, 4
 X, SLOTS = random(B, S, D), random(B, K, F, seed=1)
@@ -25,39 +27,23 @@ def layer():
     return made()
 
 
-def weights_of(layer):
-    return {weight.path.split("/", 1)[1]: wide(weight) for weight in layer.trainable_variables}
-
-
-def normalized(x, w, name):
-    centered = x - x.mean(-1, keepdims=True)
-    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
-    return centered / deviation * w[f"{name}/gamma"] + w[f"{name}/beta"]
-
-
-def gru(w, u, h):
-    """Cho et al. 2014, in the form that resets after the product, as Keras's default does."""
-    given = u @ w["cell/kernel"] + w["cell/bias"][0]
-    state = h @ w["cell/recurrent_kernel"] + w["cell/bias"][1]
-    (z, r, n), (of_z, of_r, of_n) = np.split(given, 3, -1), np.split(state, 3, -1)
-    z, r = sigmoid(z + of_z), sigmoid(r + of_r)
-    return z * h + (1 - z) * np.tanh(n + r * of_n)
-
-
-def algorithm(w, x, slots, epsilon, iterations):
+def algorithm(layer, w, x, slots):
     """Algorithm 1 for one set (S, D) in float64: the slots, and the last weights (K, S)."""
-    x, slots = normalized(np.asarray(x, "float64"), w, "input_norm"), np.asarray(slots, "float64")
+
+    def normalized(x, name):
+        centered = x - x.mean(-1, keepdims=True)
+        return rms(centered, w[f"{name}/gamma"], 1e-5) + w[f"{name}/beta"]
+
+    x, slots = normalized(x.astype("float64"), "input_norm"), slots.astype("float64")
     key, value = x @ w["attention/key/kernel"], x @ w["attention/value/kernel"]
-    for _ in range(iterations):
-        query = normalized(slots, w, "slots_norm") @ w["attention/query/kernel"]
-        powers = np.exp(key @ query.T / np.sqrt(F))
-        attn = powers / powers.sum(axis=1, keepdims=True)  # over the slots
-        mean = attn + epsilon
+    for _ in range(layer.num_iterations):
+        query = normalized(slots, "slots_norm") @ w["attention/query/kernel"]
+        attn = softmax(key @ query.T / np.sqrt(F))  # over the slots
+        mean = attn + layer.epsilon
         mean = mean / mean.sum(axis=0, keepdims=True) if len(x) else mean
-        slots = gru(w, mean.T @ value, slots)
-        hidden = normalized(slots, w, "network_norm") @ w["network/intermediate/kernel"]
-        hidden = np.maximum(hidden + w["network/intermediate/bias"], 0)
-        slots = slots + hidden @ w["network/output/kernel"] + w["network/output/bias"]
+        slots, _ = gru(layer._cell, mean.T @ value, [slots])
+        hidden = dense(w, "network/intermediate", normalized(slots, "network_norm"))
+        slots = slots + dense(w, "network/output", np.maximum(hidden, 0))
     return slots, attn.T
 
 
@@ -65,8 +51,7 @@ def expected(layer, slots, kept=None):
     """The outputs of all rows, and the weights, without their masked elements."""
     kept = np.ones((B, S), bool) if kept is None else kept
     found = [
-        algorithm(weights_of(layer), x[k], s, layer.epsilon, layer.num_iterations)
-        for x, k, s in zip(X, kept, slots, strict=True)
+        algorithm(layer, named(layer), x[k], s) for x, k, s in zip(X, kept, slots, strict=True)
     ]
     outputs, weights = zip(*found, strict=True)
     scores = np.zeros((B, 1, slots.shape[1], S))
@@ -99,8 +84,8 @@ def test_it_is_algorithm_1(kwargs):
 
 
 def test_first_slots_are_drawn_from_the_learned_distribution():
-    layer = made(seed=7)
-    w = weights_of(layer)
+    layer = made(seed=7, num_iterations=1)
+    w = named(layer)
     noise = wide(keras.random.normal((B, K, F), seed=keras.random.SeedGenerator(7)))
     slots = w["initial/mean"] + np.exp(w["initial/log_deviation"]) * noise
     close(layer(X), expected(layer, slots)[0])

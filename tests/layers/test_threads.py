@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+import functools
 import threading
+from concurrent import futures
 
 import keras
 import numpy as np
@@ -21,25 +23,13 @@ ALLOWED = {"_called", "built"}
 
 def in_two_threads(*functions):
     """What two functions returned in their last of some calls, made in a thread each."""
-    found, errors = [None, None], []
     ready = threading.Barrier(2)
 
-    def work(n):
-        try:
-            ready.wait(60)
-            for _ in range(COUNT):
-                found[n] = functions[n]()
-        except BaseException as error:
-            errors.append(error)
-            raise
+    def work(function):
+        ready.wait(60)
+        return [function() for _ in range(COUNT)][-1]
 
-    threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert not errors, errors
-    return found
+    return list(futures.ThreadPoolExecutor(2).map(work, functions, timeout=120))
 
 
 def parts_of(thing, found):
@@ -108,17 +98,15 @@ def recurrent():
     return cell, AttentionRNN(cell, return_sequences=True), by_keras
 
 
+@pytest.mark.ci
 def test_recurrent_decoders():
     """Those of Keras's own loop keep the memory of a call, of which nothing is left after it."""
     cell, *decoders = recurrent()
-
-    def call(decoder, rows, steps, positions):
-        given = random(rows, steps, 5), random(rows, positions, 7)
-        given = list(map(keras.ops.convert_to_tensor, given))
-        return lambda: decoder(*given)
-
     for decoder, allowed in zip(decoders, (set(), {"memory_shape", "memory"}), strict=True):
-        calls = call(decoder, 2, 4, 6), call(decoder, 3, 3, 8)
+        calls = []
+        for shapes in (((2, 4, 5), (2, 6, 7)), ((3, 3, 5), (3, 8, 7))):
+            given = [keras.ops.convert_to_tensor(random(*shape)) for shape in shapes]
+            calls.append(functools.partial(decoder, *given))
         check_as_alone(*calls)
         with recorded(cell) as written:
             calls[0]()
@@ -156,16 +144,16 @@ def test_collected_scores():
     assert "call" not in vars(model.get_layer("layer"))
 
 
+@pytest.mark.ci
 def test_compiled_generation():
+    """Both compile at once."""
     model = keras.Sequential([keras.layers.Embedding(7, 4), keras.layers.Dense(7)])
     model.build((None,))
-    for weight in model.weights:
-        weight.assign(keras.random.normal(weight.shape, seed=len(weight.shape)))
-
-    def step(tokens, cache):
-        return model(tokens), cache + 1
 
     def write(tokens):
+        def step(tokens, cache):
+            return model(tokens), cache + 1
+
         cache = keras.ops.zeros((tokens.shape[0], 1))
         return generation.greedy(step, tokens, cache, max_tokens=4)
 
@@ -174,6 +162,5 @@ def test_compiled_generation():
         return [lambda n=n: program(np.arange(n) % 7).tokens for n in (2, 3)]
 
     expected = [numpy(call()) for call in made()]
-    # Both compile at once.
     for one, other in zip(expected, in_two_threads(*made()), strict=True):
         np.testing.assert_array_equal(numpy(other), one)
