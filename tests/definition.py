@@ -214,6 +214,25 @@ PATTERNS = {
 }
 
 
+def in_box(a, b, pattern):
+    axes = zip(a, b, pattern.size, pattern.shift, strict=True)
+    return all((x - first) // size == (y - first) // size for x, y, size, first in axes)
+
+
+def in_neighborhood(a, b, pattern):
+    axes = zip(a, b, pattern.size, pattern.grid, strict=True)
+    return all(0 <= y - min(max(x - n // 2, 0), most - n) < n for x, y, n, most in axes)
+
+
+def on_axis(a, b, pattern):
+    differ = {axis for axis, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
+    return len(differ) <= 1 if pattern.axis is None else differ <= {pattern.axis % len(a)}
+
+
+# Of two cells of a grid, the tokens after a prefix that sees all and is seen by all.
+GRIDS = {"GridWindow": in_box, "Neighborhood": in_neighborhood, "Axial": on_axis}
+
+
 def attends(pattern, i, j):
     """Whether a pattern allows one pair, by its name and arguments."""
     name = type(pattern).__name__
@@ -221,7 +240,11 @@ def attends(pattern, i, j):
         return not attends(pattern.pattern, i, j)
     if name in ("And", "Or"):
         return {"And": all, "Or": any}[name](attends(part, i, j) for part in pattern.patterns)
-    return PATTERNS[name](i, j, **pattern.get_config())
+    if name not in GRIDS:
+        return PATTERNS[name](i, j, **pattern.get_config())
+    (image, a), (other, b) = (divmod(x - pattern.prefix, math.prod(pattern.grid)) for x in (i, j))
+    cells = (np.unravel_index(x, pattern.grid) for x in (a, b))
+    return min(i, j) < pattern.prefix or (image == other and GRIDS[name](*cells, pattern))
 
 
 # Positions

@@ -27,10 +27,12 @@ SCORES = {
     "general": lambda: scores.General(),
     "reduced_rank": lambda: scores.ReducedRank(3),
     "additive": lambda: scores.Additive(3),
+    "unbiased": lambda: scores.Additive(3, use_bias=False),
     "normed": lambda: scores.Additive(3, normalize=True),
     "concat": lambda: scores.Concat(3),
     "location": lambda: scores.Location(LONGEST),
     "key_only": lambda: scores.KeyOnly(3),
+    "one key": lambda: scores.KeyOnly(use_bias=False),
 }
 # Most kernels do no other.
 LIKELY = ["scaled_dot"] * 8 + ["dot", "half", "cosine"]
@@ -91,17 +93,7 @@ def defined_score(score, heads):
     """What the definition is told of a score: its name, scale and weights for each of H heads."""
     if isinstance(score, str):
         return {"score": score}
-    name = {
-        "Dot": "dot",
-        "ScaledDot": "scaled_dot",
-        "Cosine": "cosine",
-        "General": "general",
-        "ReducedRank": "reduced_rank",
-        "Additive": "additive",
-        "Concat": "concat",
-        "Location": "location",
-        "KeyOnly": "key_only",
-    }[type(score).__name__]
+    name = next(name for name, cls in scores.BUILTIN.items() if cls is type(score))
     found = {"score": name}
     if name in ("scaled_dot", "cosine"):
         found["scale"] = score.scale

@@ -32,7 +32,6 @@ from tests.problems import (
     K,
     S,
     T,
-    Thirds,
     V,
     inputs,
     integers,
@@ -118,7 +117,7 @@ def fold_masks():
 def tables(heads=H, count=7, features=V):
     return {
         "relative_keys": random(heads, count, K),
-        "relative_values": random(1, count, features),
+        "relative_values": random(heads, count, features),
     }
 
 
@@ -284,7 +283,7 @@ BANDED = {
     "grid window": lambda: dict(
         table=random(49, H),
         bias=random(1, H, 1, N),
-        pattern=GridWindow(GRID, 4, 2),
+        pattern=GridWindow(GRID, (3, 5), (1, 2)),
         between=grid_bias(),
         mask=some(B, 1, 1, N),
         length=N,
@@ -307,8 +306,9 @@ BANDED = {
         length=N + 2,
     ),
     "shaw prefix": lambda: dict(
-        **tables(), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
+        **tables(1), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
     ),
+    "shaw in a window": lambda: dict(**tables(), pattern=SlidingWindow(9, 2), offset=5),
     "random blocks": lambda: dict(pattern=RandomBlocks(L, 5, 2, seed=3)),
     "sigmoid in a window": lambda: dict(normalization=SIGMOID, pattern=NEAR),
     "entmax in a neighborhood": lambda: dict(
@@ -327,6 +327,9 @@ GLOBAL = {
     "bigbird": lambda: dict(
         pattern=RandomBlocks(L, 5, 2, seed=3) | NEAR | Global(2), mask=~lengths(0, 20, of=L)
     ),
+    "strided, texts": lambda: dict(
+        pattern=Strided(6) | Prefix(2), segment_ids=segments(), logit_soft_cap=2.0
+    ),
 }
 
 CASES = {
@@ -343,54 +346,6 @@ OF_KERNEL = {
     "blockwise": {},
     "banded": {"length": L},
     "global": {"length": L},
-}
-# Those that differ from one above in little.
-SLOW = {
-    "blockwise": {
-        "bias of one number": lambda: dict(bias=random(1, 1, 1, 1), sink=random(H)),
-        "negative offset": lambda: dict(pattern=CAUSAL, offset=-9),
-        "offset array": lambda: dict(
-            pattern=WINDOW, offset=keras.ops.convert_to_tensor(np.int32(6))
-        ),
-        "future": lambda: dict(pattern=~CAUSAL, offset=20),
-        "prefix": lambda: dict(pattern=CAUSAL | Prefix(7)),
-        "not": lambda: dict(pattern=~WINDOW & ~Dilated(2)),
-        "of a user": lambda: dict(pattern=Thirds() & CAUSAL, mask=RIGHT),
-        "alibi": lambda: dict(between=alibi(), pattern=CAUSAL, offset=14, groups=H),
-        "alibi anywhere": lambda: dict(
-            between=alibi(), query_positions=integers(0, 50, T), key_positions=integers(0, 50, B, S)
-        ),
-        "shaw": lambda: dict(**tables(1), pattern=CAUSAL, offset=10, groups=H),
-        "shaw of heads": lambda: dict(
-            relative_keys=random(H, 7, K), relative_values=random(H, 7, V), mask=EMPTY
-        ),
-        "shaw of values": lambda: dict(relative_values=random(1, 9, V), mask=LEFT),
-    },
-    "banded": {
-        "dilated": lambda: dict(pattern=Dilated(3), between=alibi()),
-        "strided": lambda: dict(bias=random(B, 1, 1, L), pattern=Strided(5)),
-        "uneven grid window": lambda: dict(
-            sink=random(H),
-            bias=random(B, 1, 98, 1),
-            pattern=GridWindow((7, 14), (3, 4), (1, 2)) & CAUSAL,
-            between=alibi(),
-            segment_ids=segments(B, 98, 98),
-            length=98,
-        ),
-        "shaw": lambda: dict(**tables(), mask=some(B, 1, 1, L), groups=H),
-        "shaw causal": lambda: dict(**tables(1), pattern=CAUSAL, offset=5, groups=H),
-        "shaw wide": lambda: dict(**tables(), pattern=SlidingWindow(9, 2), offset=5),
-        "beside a window": lambda: dict(
-            pattern=NEAR | RandomBlocks(83, 7, 3), segment_ids=segments()
-        ),
-    },
-    "global": {
-        "blocks and texts": lambda: dict(pattern=Block(6) | Global(2), segment_ids=segments()),
-        "strided": lambda: dict(pattern=Strided(6) | Prefix(2), logit_soft_cap=2.0),
-        "bigbird, causal": lambda: dict(
-            pattern=CAUSAL & (Global(2) | NEAR | RandomBlocks(L, 5, 2))
-        ),
-    },
 }
 
 
@@ -426,7 +381,7 @@ def as_on_a_gpu(patch):
 
 def problem(kernel, name):
     """Arrays to differentiate by, and all other arguments of `attend`."""
-    case = (CASES[kernel].get(name) or SLOW[kernel][name])()
+    case = CASES[kernel][name]()
     sizes = OF_KERNEL[kernel] | {n: x for n, x in case.items() if n in SIZES}
     if "length" in sizes:
         sizes = dict.fromkeys(("queries", "keys"), sizes.pop("length")) | sizes
