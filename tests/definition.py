@@ -10,7 +10,7 @@ import numpy as np
 
 
 def softmax(scores):
-    """Over the last axis."""
+    """Over the last axis. Taking the largest away changes no quotient, and keeps all finite."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
@@ -24,11 +24,8 @@ def perceptron(inputs, v):
     return sum(v[u] * math.tanh(inputs[u]) for u in range(len(v)))
 
 
-def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=None, index=None):
-    """The score of one query vector and one key vector, at position `index`.
-
-    `matrix` is that of "general"; `weights` are the named ones of the scores with several.
-    """
+def pair_score(query, key, score="scaled_dot", scale=None, weights=None, index=None):
+    """The score of one query vector and one key vector, at position `index`, by named weights."""
     if score == "reduced_rank":
         return (query @ weights["query_kernel"]) @ (key @ weights["key_kernel"])
     if score == "additive":
@@ -45,16 +42,14 @@ def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=
         hidden = np.tanh(key @ weights["kernel"] + weights.get("bias", 0.0))
         return hidden @ weights["v"] if "v" in weights else hidden[0]
     if score == "general":
-        return sum(
-            query[a] * matrix[a, b] * key[b] for a in range(len(query)) for b in range(len(key))
-        )
-    product = sum(query[a] * key[a] for a in range(len(query)))
+        return query @ weights["kernel"] @ key
+    product = query @ key
     if score == "dot":
         return product
     if score == "scaled_dot":
         return product / math.sqrt(len(query)) if scale is None else product * scale
     if score == "cosine":
-        lengths = math.sqrt(sum(a * a for a in query)) * math.sqrt(sum(b * b for b in key))
+        lengths = math.sqrt(query @ query) * math.sqrt(key @ key)
         return 0.0 if lengths == 0 else product / lengths * (1.0 if scale is None else scale)
     raise ValueError(score)
 
@@ -64,9 +59,7 @@ def normalize(scores, normalization="softmax", k=2):
     if normalization == "sigmoid":
         return [1 / (1 + math.exp(-score)) for score in scores]
     if normalization == "softmax":
-        # Taking the largest away changes no quotient, and keeps each exponential finite.
-        powers = [math.exp(score - max(scores)) for score in scores]
-        return [power / sum(powers) for power in powers]
+        return softmax(np.array(scores))
     if normalization == "hard":
         return [float(index == scores.index(max(scores))) for index in range(len(scores))]
     if normalization == "sparsemax":
@@ -75,8 +68,7 @@ def normalize(scores, normalization="softmax", k=2):
         return entmax(scores, 1.5)
     if normalization == "top_k":
         kth = sorted(scores)[-min(k, len(scores))]
-        powers = [math.exp(score - max(scores)) * (score >= kth) for score in scores]
-        return [power / sum(powers) for power in powers]
+        return softmax(np.where(scores >= kth, scores, -np.inf))
     raise ValueError(normalization)
 
 
@@ -118,7 +110,6 @@ def attend(
     *,
     score="scaled_dot",
     scale=None,
-    matrix=None,
     weights=None,
     bias=0.0,
     mask=True,
@@ -131,10 +122,9 @@ def attend(
     """The output (B, T, H, V) and the weights (B, H, T, S).
 
     Query is (B, T, H, K), key (B, S, H, K) and value (B, S, H, V); `bias` and `mask` broadcast to
-    (B, H, T, S). `matrix` is the (H, K, K) of the score "general", and `weights` are those of the
-    scores with several, by name, each with an axis of H heads in front. `sink` is (H,), a score of
-    nothing. `key_offsets` and `value_offsets` are what keys and values are moved by for each pair,
-    and broadcast to (B, H, T, S, K) and (B, H, T, S, V).
+    (B, H, T, S). `weights` are those of the score, by name, each with an axis of H heads in front.
+    `sink` is (H,), a score of nothing. `key_offsets` and `value_offsets` are what keys and values
+    are moved by for each pair, and broadcast to (B, H, T, S, K) and (B, H, T, S, V).
     """
     query, key, value = (np.asarray(array, "float64") for array in (query, key, value))
     batch, queries, heads, _ = query.shape
@@ -147,14 +137,14 @@ def attend(
     output = np.zeros((batch, queries, heads, features))
     found = np.zeros((batch, heads, queries, keys))
     for b, h, t in np.ndindex(batch, heads, queries):
+        of_head = {name: array[h] for name, array in (weights or {}).items()}
         allowed = [s for s in range(keys) if mask[b, h, t, s]]
         if not allowed:
             continue
         scores = []
         for s in allowed:
             moved = key[b, s, h] + key_offsets[b, h, t, s]
-            given = None if matrix is None else matrix[h], of_head(weights, h), s
-            one = pair_score(query[b, t, h], moved, score, scale, *given)
+            one = pair_score(query[b, t, h], moved, score, scale, of_head, s)
             if soft_cap is not None:
                 one = soft_cap * math.tanh(one / soft_cap)
             scores.append(one + bias[b, h, t, s])
@@ -164,11 +154,6 @@ def attend(
             found[b, h, t, s] = weight
             output[b, t, h] += weight * (value[b, s, h] + value_offsets[b, h, t, s])
     return output, found
-
-
-def of_head(weights, head):
-    """The named weights of one head, or None."""
-    return weights and {name: array[head] for name, array in weights.items()}
 
 
 def gradients(function, arrays, step=1e-5):

@@ -16,7 +16,7 @@ from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.arrays import numpy
-from tests.gradients import gradients
+from tests.gradients import gradients, total
 
 B, T, S, H, G, K, V = 2, 31, 47, 4, 2, 8, 6
 BACKEND = keras.backend.backend()
@@ -194,8 +194,8 @@ def in_a_graph(function, tensors, **options):
     def step(tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            total = tf.reduce_sum(function(*tensors))
-        found = tape.gradient(total, tensors, unconnected_gradients="zero")
+            whole = total(function(*tensors))
+        found = tape.gradient(whole, tensors, unconnected_gradients="zero")
         # That of an array that is looked up in may be of some rows only.
         return [tf.convert_to_tensor(gradient) for gradient in found]
 

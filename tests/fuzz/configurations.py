@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keras_attention import patterns, scores
 from tests import definition
+from tests.arrays import wide
 
 BACKEND = keras.backend.backend()
 HEADS = [(1, 1), (2, 1), (2, 2), (4, 2), (3, 3)]
@@ -89,27 +90,23 @@ def fill(layer, random):
         variable.assign(random.normal(*variable.shape) / np.sqrt(size))
 
 
-def defined_score(score, heads):
-    """What the definition is told of a score: its name, scale and weights for each of H heads."""
+def defined_score(score, heads, weights=None):
+    """What the definition is told of a score: its name, scale and weights for each of H heads.
+
+    `weights` are other ones than its own, by name.
+    """
     if isinstance(score, str):
         return {"score": score}
     name = next(name for name, cls in scores.BUILTIN.items() if cls is type(score))
     found = {"score": name}
     if name in ("scaled_dot", "cosine"):
         found["scale"] = score.scale
-    weights = {
-        variable.path.rsplit("/", 1)[-1]: np.asarray(
-            keras.ops.convert_to_numpy(variable), "float64"
-        )
-        for variable in score.trainable_variables
-    }
+    weights = weights or {variable.name: variable for variable in score.trainable_variables}
     # Those of grouped key heads serve the query heads in a row.
-    weights = {n: np.repeat(w, heads // w.shape[0], axis=0) for n, w in weights.items()}
-    if name == "general":
-        found["matrix"] = weights["kernel"]
-    elif weights:
-        found["weights"] = weights
-    return found
+    weights = {
+        n: np.repeat(wide(array), heads // array.shape[0], axis=0) for n, array in weights.items()
+    }
+    return {**found, "weights": weights}
 
 
 def defined_pattern(pattern, query_positions, key_positions):
@@ -130,6 +127,15 @@ def close(found, expected, tolerance, name, scale=1.0):
     assert found.shape == expected.shape, (name, found.shape, expected.shape)
     bound = tolerance * max(scale, np.abs(expected).max(initial=0.0))
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+
+
+def check_slope(loss, values, gradients, random, tolerance):
+    """Gradients are those of a loss in float64: each along a direction of its own, all together."""
+    directions = [random.normal(*x.shape).astype("float64") for x in values]
+    parts = [np.asarray(g, "float64") * d for g, d in zip(gradients, directions, strict=True)]
+    error = abs(sum(part.sum() for part in parts) - definition.slope(loss, values, directions))
+    size = 1.0 + sum(np.abs(part).sum() for part in parts)
+    assert error <= tolerance * size, f"gradients: {error} of {size}"
 
 
 # How far from float64, relative to the largest number, if above 1.

@@ -200,7 +200,7 @@ BLOCKWISE = {
         pattern=CAUSAL, query_positions=integers(0, 50, B, T), key_positions=integers(0, 50, S)
     ),
     "offset of rows": lambda: dict(pattern=CAUSAL_WINDOW, offset=integers(-3, 20, B)),
-    "shaw anywhere": lambda: dict(**tables(), query_positions=integers(0, 50, B, T), groups=H),
+    "shaw anywhere": lambda: dict(**tables(1), query_positions=integers(0, 50, B, T), groups=H),
     "shaw of keys": lambda: dict(
         relative_keys=random(H, 5, K), bias=random(B, 1, 1, S), logit_soft_cap=4.0, offset=-4
     ),
@@ -306,7 +306,7 @@ BANDED = {
         length=N + 2,
     ),
     "shaw prefix": lambda: dict(
-        **tables(1), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
+        **tables(), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
     ),
     "shaw in a window": lambda: dict(**tables(), pattern=SlidingWindow(9, 2), offset=5),
     "random blocks": lambda: dict(pattern=RandomBlocks(L, 5, 2, seed=3)),

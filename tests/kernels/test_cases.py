@@ -92,7 +92,8 @@ def seen(kernel, arrays, rest):
     """The log-sum-exps of queries, and which of them have keys."""
     batch, queries, heads, _ = arrays["query"].shape
     found = attended(kernel, arrays, {**rest, "return_lse": True})
-    return numpy(found.lse), np.broadcast_to(numpy(found.has_keys), (batch, heads, queries))
+    has_keys = True if found.has_keys is None else numpy(found.has_keys)
+    return numpy(found.lse), np.broadcast_to(has_keys, (batch, heads, queries))
 
 
 @pytest.mark.parametrize("kernel, name", PROBLEMS)

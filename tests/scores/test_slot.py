@@ -8,20 +8,7 @@ from keras_attention import Attention, TransformerBlock, normalizations, ops, po
 from tests.arrays import numpy, random
 from tests.contract import places
 from tests.definition import softmax
-from tests.scores.test_scores import ARGUMENTS, KEY, LEARNED, QUERY, B, D, H, S, T, made
-
-
-def test_get_takes_a_name_a_score_or_a_config():
-    for name, cls in scores.BUILTIN.items():
-        # The id is the class's name in snake_case.
-        assert "".join(part.capitalize() for part in name.split("_")) == cls.__name__
-        if name not in ARGUMENTS:
-            assert type(scores.get(name)) is cls
-    score = scores.Cosine(2.0)
-    assert scores.get(score) is score
-    assert scores.get(keras.saving.serialize_keras_object(score)).scale == 2.0
-    assert scores.get("dot") is not scores.get("dot")
-
+from tests.scores.test_scores import KEY, LEARNED, QUERY, B, D, H, S, T, made
 
 BIAS = {
     "bias_initializer": "ones",
