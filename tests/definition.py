@@ -3,7 +3,6 @@
 The tests compare with this. It is NumPy alone, and uses nothing of the package.
 """
 
-import cmath
 import math
 
 import numpy as np
@@ -290,21 +289,27 @@ def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs
     return angle * (1 - share) + angle / factor * share
 
 
+def turned(x, angles, layout="half_split", length=1.0):
+    """A vector with pairs of its first features rotated as complex numbers."""
+    count, out = len(angles), x.copy()
+    first = np.arange(count) if layout == "half_split" else np.arange(0, 2 * count, 2)
+    second = first + (count if layout == "half_split" else 1)
+    pairs = (x[first] + 1j * x[second]) * length * np.exp(1j * np.asarray(angles))
+    out[first], out[second] = pairs.real, pairs.imag
+    return out
+
+
 def rotated(x, at, last, layout="half_split", dim=None, **kwargs):
-    """`x` (B, T, H, K) with each pair of features rotated as a complex number."""
+    """`x` (B, T, H, K) with each vector rotated by its position."""
     x = np.asarray(x, "float64")
-    out = x.copy()
-    size = dim or x.shape[-1]
-    length = 1.0
+    out, size, length = x.copy(), dim or x.shape[-1], 1.0
     if kwargs.get("scaling") == "yarn":
         length = kwargs.get("attention_factor") or 0.1 * math.log(kwargs["factor"]) + 1
     at, last = np.broadcast_to(at, x.shape[:2]), np.broadcast_to(last, x.shape[:1])
-    for b, t, h in np.ndindex(x.shape[:3]):
-        for pair in range(size // 2):
-            one, two = (
-                (pair, pair + size // 2) if layout == "half_split" else (2 * pair, 2 * pair + 1)
-            )
-            angle = int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs)
-            number = complex(x[b, t, h, one], x[b, t, h, two]) * cmath.rect(length, angle)
-            out[b, t, h, one], out[b, t, h, two] = number.real, number.imag
+    for b, t in np.ndindex(x.shape[:2]):
+        angles = [
+            int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs) for pair in range(size // 2)
+        ]
+        for h in range(x.shape[2]):
+            out[b, t, h] = turned(x[b, t, h], angles, layout, length)
     return out

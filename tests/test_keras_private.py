@@ -1,50 +1,10 @@
-"""What the package uses of Keras's private parts, where layers do not show it, does its work."""
+"""What the package uses of Keras's private parts, where no layer shows it: first values."""
 
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.core import keras_private
-
-
-def test_saving_a_model_is_noticed(tmp_path):
-    class Notices(keras.layers.Layer):
-        def call(self, x):
-            return x
-
-        def get_config(self):
-            noticed.append(keras_private.saving_a_model())
-            return super().get_config()
-
-    noticed = []
-    x = keras.Input((2,))
-    keras.Model(x, Notices()(x)).save(tmp_path / "model.keras")
-    Notices().get_config()
-    assert any(noticed[:-1]) and not noticed[-1]
-
-
-def test_the_layers_inside_a_layer_and_a_model_are_listed():
-    inner = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-    outer = keras.Sequential([keras.Input((1,)), inner])
-    assert keras_private.sublayers(outer, recursive=False).count(inner) == 1
-    assert inner.layers[0] not in keras_private.sublayers(outer, recursive=False)
-    assert inner.layers[0] in keras_private.sublayers(outer)
-    assert outer not in keras_private.sublayers(outer)
-
-
-def test_operations_of_a_model_can_be_replaced():
-    inputs = keras.Input((2,))
-    model = keras.Model(inputs, keras.ops.relu(keras.layers.Dense(3, name="dense")(inputs)))
-    names = []
-
-    def named(operation):
-        names.append(operation.name)
-        return operation
-
-    x = keras.ops.ones((1, 2))
-    output = keras_private.run_operations(model, [x], named)
-    np.testing.assert_allclose(*map(keras.ops.convert_to_numpy, (output, model(x))), rtol=1e-6)
-    assert names[-2] == "dense"
 
 
 def test_variables_get_their_first_values_from_elsewhere():

@@ -6,7 +6,6 @@ import keras
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import keras_attention
 from keras_attention import patterns
@@ -25,6 +24,7 @@ from keras_attention.patterns import (
 )
 from tests import definition
 from tests.arrays import numpy
+from tests.fuzz.configurations import PATTERNS
 
 few_examples = settings(max_examples=25, deadline=None, derandomize=True)
 
@@ -40,19 +40,6 @@ EVERY = [
     Causal() & (SlidingWindow(2, 1) | RANDOM), Block(4) | Dilated(2), Block(4) & Dilated(2),
     ~(Causal() & Prefix(2)), SlidingWindow(4, 4) & Dilated(2),
 ]  # fmt: skip
-expressions = st.recursive(
-    st.one_of(
-        st.just(Causal()),
-        st.builds(SlidingWindow, st.integers(0, 9), st.integers(0, 9)),
-        *(st.builds(cls, st.integers(1, 6)) for cls in (Dilated, Strided, Prefix, Block, Global)),
-    ),
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=5,
-)
 
 
 def evaluated(pattern, queries=QUERIES, keys=KEYS):
@@ -92,7 +79,7 @@ def test_pairs_spans_and_parts_of_every_pattern_are_true(pattern):
 
 
 @settings(deadline=None, max_examples=40, derandomize=True)
-@given(expressions)
+@given(PATTERNS)
 def test_pairs_spans_and_parts_of_combinations_are_true(pattern):
     check(pattern)
 
@@ -114,7 +101,7 @@ def test_spans_say_what_is_known():
 
 
 @few_examples
-@given(expressions, expressions, expressions)
+@given(PATTERNS, PATTERNS, PATTERNS)
 def test_order_grouping_and_repetition_do_not_matter(a, b, c):
     for left, right in (
         (a & b, b & a),
@@ -127,7 +114,7 @@ def test_order_grouping_and_repetition_do_not_matter(a, b, c):
 
 
 @few_examples
-@given(expressions)
+@given(PATTERNS)
 def test_repr_and_config_are_of_an_equal_pattern(pattern):
     config = json.loads(json.dumps(keras.saving.serialize_keras_object(pattern)))
     again = eval(repr(pattern), vars(patterns).copy())

@@ -8,22 +8,8 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from tests.layers.test_conformance import OwnLayer
 from tests.pairwise import pairwise
-
-
-@keras.saving.register_keras_serializable(package="test_rematerialization")
-class Around(keras.layers.Layer):
-    """A layer of a user's own."""
-
-    def __init__(self, inner, **kwargs):
-        super().__init__(**kwargs)
-        self.inner = inner
-
-    def build(self, shape):
-        self.inner.build(shape)
-
-    def call(self, x, training=None):
-        return self.inner(x, training=training)
 
 
 class Own(keras.Model):
@@ -65,7 +51,7 @@ MODELS = {
     "stack": lambda: ka.Decoder(blocks(2, ka.positions.RelativeBias(4))),
     "functional": lambda: functional(network(name="listed"), network()),
     "sequential": lambda: keras.Sequential([keras.Input((4, 8)), network(name="listed")]),
-    "in a layer": lambda: functional(Around(network(), name="listed")),
+    "in a layer": lambda: functional(OwnLayer(network(), name="listed")),
     "in a model": lambda: Own(network(name="listed")),
     "nested": lambda: functional(functional(network()), network(name="listed")),
 }

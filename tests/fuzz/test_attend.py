@@ -193,6 +193,12 @@ def possible(problem, arguments):
 ROWS = [
     *(Problem(heads=(4, 2), score=name, mask="BHTS", with_scores=True) for name in SCORES),
     Problem(soft_cap=2.0, size=3.0, bias="BHTS", mask="BHTS"),
+    # Neither one over the root of 3 nor 1.1 is a number of float32.
+    *(
+        Problem(queries=n, key_dim=3, soft_cap=1.1, dtype=DTYPES[-3], kernel=kernel)
+        for n in (1, 5)
+        for kernel in ("reference", "blockwise", "auto")
+    ),
     # What was found by chance.
     Problem(keys=0, score="cosine"),
     Problem(mask="B11S", allowed=0.5, garbage=np.nan),

@@ -12,6 +12,7 @@ import keras_attention as ka
 from keras_attention import normalizations, patterns, positions
 from tests import definition
 from tests.fuzz import campaign, configurations
+from tests.fuzz.configurations import choice, drawn
 from tests.gradients import weight_gradients
 
 POSITIONS = {
@@ -68,70 +69,44 @@ FEATURES = 8
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Call(configurations.Short):
+class Call(configurations.Configuration):
     """A layer and a call of it.
 
     `keys=None` attends to the queries themselves; in a block with a context, to 4 keys of that.
     """
 
-    layer: str = "Attention"
-    batch: int = 2
-    queries: int = 5
-    keys: int | None = None
-    heads: tuple = (2, 2)
-    key_dim: int = 4
-    value_dim: int = 4
-    score: str = "scaled_dot"
-    normalization: str = "softmax"
-    pattern: object = None
-    position: str = "none"
-    qk_norm: object = False
-    clip: float | None = None
-    soft_cap: float | None = None
-    sink: bool = False
-    query_mask: bool = False
-    key_mask: bool = False
-    attention_mask: str | None = None
-    causal: bool = False
-    bias: str | None = None
-    moved: bool = False
-    segments: bool = False
-    with_scores: bool = False
-    garbage: float | None = None
-    dtype: str = "float32"
-    seed: int = 0
-
-
-CALLS = st.builds(
-    Call,
     # A predicted window has edges, and a set's block no pattern and no position.
-    layer=st.sampled_from([name for name in LAYERS if name not in ("predictive", "set")]),
-    batch=st.sampled_from([2, 2, 1]),
-    queries=st.sampled_from([5, 9, 2, 1]),
-    keys=st.sampled_from([None, None, 9, 5, 1]),
-    heads=st.sampled_from([heads for heads in configurations.HEADS if FEATURES % heads[0] == 0]),
-    key_dim=st.sampled_from([4, 2]),
-    value_dim=st.sampled_from([4, 3]),
-    score=st.sampled_from(["scaled_dot"] * 6 + list(configurations.SCORES)),
-    normalization=st.sampled_from(["softmax"] * 5 + ["sigmoid", "sparsemax"]),
-    pattern=configurations.maybe(configurations.PATTERNS),
-    position=st.sampled_from(list(POSITIONS)),
-    qk_norm=st.sampled_from([False, False, "rms", "layer"]),
-    clip=st.sampled_from([None, None, None, 0.7]),
-    soft_cap=st.sampled_from([None, None, 2.0]),
-    sink=st.booleans(),
-    query_mask=st.booleans(),
-    key_mask=st.booleans(),
-    attention_mask=st.sampled_from([None, None, "TS", "BTS", "BHTS"]),
-    causal=st.booleans(),
-    bias=st.sampled_from([None, None, "TS", "BTS", "BHTS", "B11S"]),
-    moved=st.booleans(),
-    segments=st.booleans(),
-    with_scores=st.booleans(),
-    garbage=st.sampled_from([None, None, np.nan, np.inf, 1e38]),
-    dtype=st.sampled_from(["float32"] * 5 + ["mixed_bfloat16"]),
-    seed=st.integers(0, 2**16),
-)
+    layer: str = choice(*(name for name in LAYERS if name not in ("predictive", "set")))
+    batch: int = choice(2, 2, 1)
+    queries: int = choice(5, 9, 2, 1)
+    keys: int | None = choice(None, None, 9, 5, 1)
+    heads: tuple = choice(
+        (2, 2), *(heads for heads in configurations.HEADS if FEATURES % heads[0] == 0)
+    )
+    key_dim: int = choice(4, 2)
+    value_dim: int = choice(4, 3)
+    score: str = choice(*["scaled_dot"] * 6, *configurations.SCORES)
+    normalization: str = choice(*["softmax"] * 5, "sigmoid", "sparsemax")
+    pattern: object = drawn(None, configurations.maybe(configurations.PATTERNS))
+    position: str = choice(*POSITIONS)
+    qk_norm: object = choice(False, False, "rms", "layer")
+    clip: float | None = choice(None, None, None, 0.7)
+    soft_cap: float | None = choice(None, None, 2.0)
+    sink: bool = choice(False, True)
+    query_mask: bool = choice(False, True)
+    key_mask: bool = choice(False, True)
+    attention_mask: str | None = choice(None, None, "TS", "BTS", "BHTS")
+    causal: bool = choice(False, True)
+    bias: str | None = choice(None, None, "TS", "BTS", "BHTS", "B11S")
+    moved: bool = choice(False, True)
+    segments: bool = choice(False, True)
+    with_scores: bool = choice(False, True)
+    garbage: float | None = choice(None, None, np.nan, np.inf, 1e38)
+    dtype: str = choice(*["float32"] * 5, "mixed_bfloat16")
+    seed: int = drawn(0, st.integers(0, 2**16))
+
+
+CALLS = Call.by_chance()
 
 
 def made(call):

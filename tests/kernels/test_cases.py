@@ -177,7 +177,7 @@ def rounded(array, dtype="bfloat16"):
     return numpy(keras.ops.cast(keras.ops.cast(array, dtype), "float32"))
 
 
-IN_ROWS = {"one of rows": "nothing allowed", "rows": "shaw anywhere", "rows of heads": "all masks"}
+IN_ROWS = {"one of rows": "biases", "rows": "shaw anywhere", "rows of heads": "all masks"}
 
 
 @pytest.mark.parametrize("rows", BY_ROWS)

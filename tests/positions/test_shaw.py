@@ -29,21 +29,6 @@ def test_tables_are_read_in_float32_in_mixed_precision(policy):
     close(numpy(weights)[0, 0], expected, 2**-8)
 
 
-def test_one_object_may_serve_layers_of_equal_sizes_and_no_others():
-    shaw, x = ka.positions.Shaw(2), random(B, T, D)
-    first, second = (ka.SelfAttention(2, 4, position=shaw) for _ in range(2))
-    first(x)
-    weights = shaw.weights
-    second(x)
-    assert [id(w) for w in shaw.weights] == [id(w) for w in weights]
-    with pytest.raises(ValueError, match=r"Shaw.*built for key_dim=4.*key_dim=6"):
-        ka.SelfAttention(2, 6, value_dim=4, position=shaw)(x)
-    own = ka.positions.Shaw(2, per_head=True)
-    ka.SelfAttention(2, 4, position=own)(x)
-    with pytest.raises(ValueError, match=r"Shaw.*built for num_heads=2.*num_heads=4"):
-        ka.SelfAttention(4, 4, position=own)(x)
-
-
 def test_a_config_of_0_1_0_that_was_not_built_is_not_built():
     position = ka.positions.Shaw(2)
     position.build_from_config({"value_size": None})

@@ -40,19 +40,6 @@ def test_learned_scores_compare_unequal_sizes_in_layers(name):
     np.testing.assert_allclose(found, expected[:, :, 0], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dot", "scaled_dot", "cosine"])
-def test_sizes_that_cannot_be_compared_are_refused(name):
-    message = rf"features that {type(scores.get(name)).__name__} compares must be equal.*8.*6"
-    for given in (
-        (random(B, T, D), random(B, S, 6)),
-        (keras.Input((T, D)), keras.Input((S, 6))),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Attention(score=name)(*given)
-        # With projections both have key_dim features.
-        assert Attention(H, K, score=name)(*given).shape[1:] == (T, H * K)
-
-
 @pytest.mark.parametrize("name", LEARNED)
 def test_huge_inputs_give_numbers_and_gradients_that_are_numbers(name):
     score, value = made(name), random(B, S, H, 3, seed=4)
@@ -80,17 +67,6 @@ def test_normalized_additive_does_not_depend_on_the_length_of_its_vector():
         score.v.assign(score.v / factor)
     score.v.assign(0 * score.v)
     np.testing.assert_array_equal(numpy(score(QUERY, KEY)), 0)
-
-
-# Location
-
-
-def test_location_refuses_more_keys_than_it_has_columns():
-    layer = Attention(score=scores.Location(6))
-    for query, value in ((random(B, T, D), random(B, S, D)), map(keras.Input, ((T, D), (S, D)))):
-        with pytest.raises(ValueError, match=r"at most max_length=6 keys\. Received: 7"):
-            layer(query, value)
-    assert layer(random(B, T, D), random(B, 6, D)).shape == (B, T, D)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths of graphs")

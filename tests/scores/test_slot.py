@@ -1,5 +1,7 @@
 """The slot `score`: names, configs, weights, and scores of a user's own in every layer."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -82,43 +84,43 @@ def test_compare_of_a_subclass_may_change_the_scores_of_its_base(base):
 def test_slots_of_ones_own_work_in_float32_under_mixed_precision():
     seen = []
 
-    class Watching(scores.Score):
+    def see(*arrays):
+        seen.extend(keras.backend.standardize_dtype(array.dtype) for array in arrays)
+
+    class OnPairs(scores.Score):
         def build(self, query_shape, key_shape):
             self.scale = self.add_weight(shape=(), initializer="ones")
 
-        def watch(self, query, key):
-            scale = keras.ops.multiply(self.scale, 1.0)
-            seen.extend(keras.backend.standardize_dtype(x.dtype) for x in (query, key, scale))
+        def call(self, query, key):
+            see(query, key, keras.ops.multiply(self.scale, 1.0))
+            return keras.ops.einsum("bthk,bshk->bhts", query, key)
+
+    class OnEachSide(OnPairs):
+        call = scores.Score.call
+
+        def prepare(self, query, key):
+            see(query, key, keras.ops.multiply(self.scale, 1.0))
+            return query, key
 
     class Positioned(positions.RelativeBias):
         def bias(self, i, j, num_heads):
             found = super().bias(i, j, num_heads)
-            seen.append(keras.backend.standardize_dtype(found.dtype))
+            see(found)
             return found
 
     class Normalized(normalizations.Normalization):
         def normalize(self, scores, mask):
-            seen.append(keras.backend.standardize_dtype(scores.dtype))
+            see(scores)
             return keras.ops.softmax(scores)
 
-    class OnPairs(Watching):
-        def call(self, query, key):
-            self.watch(query, key)
-            return keras.ops.einsum("bthk,bshk->bhts", query, key)
-
-    class OnEachSide(Watching):
-        def prepare(self, query, key):
-            self.watch(query, key)
-            return query, key
-
-    for layer in (
-        Attention(score=OnPairs(), dtype="mixed_bfloat16"),
-        Attention(score=OnEachSide(), dtype="mixed_bfloat16"),
-        TransformerBlock(16, H, score=OnEachSide(), dtype="mixed_bfloat16"),
-        Attention(position=Positioned(), dtype="mixed_bfloat16"),
-        Attention(normalization=Normalized(), dtype="mixed_bfloat16"),
+    for make, slot in (
+        (Attention, {"score": OnPairs()}),
+        (Attention, {"score": OnEachSide()}),
+        (functools.partial(TransformerBlock, 16, H), {"score": OnEachSide()}),
+        (Attention, {"position": Positioned()}),
+        (Attention, {"normalization": Normalized()}),
     ):
-        output = layer(random(B, T, D))
+        output = make(**slot, dtype="mixed_bfloat16")(random(B, T, D))
         assert keras.backend.standardize_dtype(output.dtype) == "bfloat16"
         assert set(seen) == {"float32"}
         seen.clear()
