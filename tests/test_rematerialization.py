@@ -8,19 +8,27 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from tests.layers.test_conformance import OwnLayer
 from tests.pairwise import pairwise
 
 
-class Own(keras.Model):
-    """A model of a user's own."""
+class Around:
+    """What a user writes around a layer."""
 
-    def __init__(self, inner):
-        super().__init__()
+    def __init__(self, inner, **kwargs):
+        super().__init__(**kwargs)
         self.inner = inner
 
     def call(self, x, training=None):
         return self.inner(x, training=training)
+
+
+class OwnLayer(Around, keras.layers.Layer):
+    def build(self, shape):
+        self.inner.build(shape)
+
+
+class OwnModel(Around, keras.Model):
+    pass
 
 
 def network(**kwargs):
@@ -52,7 +60,7 @@ MODELS = {
     "functional": lambda: functional(network(name="listed"), network()),
     "sequential": lambda: keras.Sequential([keras.Input((4, 8)), network(name="listed")]),
     "in a layer": lambda: functional(OwnLayer(network(), name="listed")),
-    "in a model": lambda: Own(network(name="listed")),
+    "in a model": lambda: OwnModel(network(name="listed")),
     "nested": lambda: functional(functional(network()), network(name="listed")),
 }
 MODES = {

@@ -210,6 +210,13 @@ ROWS = [
     Problem(keys=0, normalization="hard", mode="graph"),
     Problem(queries=1, kernel="one_query", mode="graph"),
     Problem(batch=1, queries=0, keys=0, heads=(2, 1), score="additive"),
+    # Tiles where no size is known, and what has none.
+    Problem(mode="graph", heads=(4, 2), mask="BHTS", bias="BHTS", blocks=(2, 3), segments=True),
+    *(
+        Problem(b, t, s, (4, 2), pattern=pattern, offset=5, blocks=(2, 3), mode="graph")
+        for b, t, s in ((2, 9, 9), (2, 6, 1), (2, 0, 4), (2, 4, 0), (2, 0, 0), (0, 5, 6))
+        for pattern in (patterns.Causal(), patterns.SlidingWindow(3, 0))
+    ),
 ]
 
 

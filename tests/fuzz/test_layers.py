@@ -18,7 +18,6 @@ from tests.gradients import weight_gradients
 POSITIONS = {
     "none": lambda: None,
     "rotary": positions.Rotary,
-    "part": lambda: positions.Rotary(dim=2, layout="interleaved", max_wavelength=50.0),
     "alibi": positions.ALiBi,
     "relative_bias": lambda: positions.RelativeBias(4, 6),
     "shaw": lambda: positions.Shaw(2),
@@ -161,7 +160,7 @@ def check(call):
     sizes = {"B": c.batch, "H": heads, "T": c.queries, "S": keys, "1": 1}
     inputs = [random.normal(c.batch, c.queries, FEATURES)]
     if context or not itself:
-        inputs.append(random.normal(c.batch, c.keys or 4, FEATURES))
+        inputs.append(random.normal(c.batch, 4 if c.keys is None else c.keys, FEATURES))
     layer.build(*(x.shape for x in inputs))
     configurations.fill(layer, random)
 
@@ -302,9 +301,6 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
     distance = j[:, None] - i[:, :, None]
     if c.position == "rotary":
         q, k = definition.rotated(q, i, 0), definition.rotated(k, j, 0)
-    elif c.position == "part":
-        part = {"layout": "interleaved", "dim": 2, "wavelength": 50.0}
-        q, k = definition.rotated(q, i, 0, **part), definition.rotated(k, j, 0, **part)
     elif c.position == "alibi":
         slopes = np.reshape(definition.slopes(heads), (1, heads, 1, 1))
         bias = bias - slopes * np.abs(distance)[:, None]
@@ -436,6 +432,7 @@ ROWS = {
     "alibi": Call(queries=9, position="alibi", pattern=EARLIER, query_mask=True),
     "bias": Call(queries=9, bias="BHTS", pattern=~patterns.Causal(), query_mask=True),
     "nothing": Call(pattern=~patterns.Causal(), causal=True),
+    "no keys": Call("MultiHeadAttention", keys=0),
     "sink": Call(queries=9, sink=True, pattern=patterns.Block(3) & ~patterns.Dilated(2),
                  query_mask=True),
     "soft cap": Call(queries=9, soft_cap=2.0, pattern=EARLIER, query_mask=True),
@@ -447,7 +444,7 @@ ROWS = {
     "Shaw, moved": Call(position="shaw of heads", moved=True),
     "ALiBi, moved": Call(position="alibi", moved=True, heads=(4, 2)),
     "relative bias, moved": Call(position="relative_bias", moved=True, keys=9),
-    "a rotated part": Call(position="part", moved=True, keys=9),
+    "rotary, moved": Call(position="rotary", moved=True, keys=9),
     "Shaw of keys": Call("MultiHeadAttention", position="shaw", moved=True, keys=9),
     # A block whose ReLU has a kink at 1e-5 of the point where the gradient is taken.
     "kink": Call("TransformerBlock", queries=9, heads=(4, 2), pattern=~patterns.Dilated(3),
@@ -456,10 +453,13 @@ ROWS = {
 }  # fmt: skip
 
 
+NO_CHOICE = "nothing", "itself", "no keys"
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name):
     # Several queries have keys to choose between.
-    assert (check(ROWS[name]).sum(-1) > 1).sum() > 3 or name in ("nothing", "itself")
+    assert (check(ROWS[name]).sum(-1) > 1).sum() > 3 or name in NO_CHOICE
     if keras.backend.backend() != "jax":
         # Without weights another kernel may run.
         check(dataclasses.replace(ROWS[name], with_scores=True))

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention
 from keras_attention import patterns
 from keras_attention.backend import backend
 from keras_attention.kernels import KERNELS
@@ -32,7 +31,6 @@ from tests.problems import (
     H,
     S,
     T,
-    V,
     answers,
     at_once,
     attended,
@@ -41,7 +39,6 @@ from tests.problems import (
     check_dropout,
     compare,
     given,
-    in_a_graph,
     inputs,
     integers,
     largest_in_training,
@@ -153,20 +150,6 @@ def test_the_problems_are_cut_as_they_are_meant_to_be():
         assert made["rows"].chunks > 1 and made["rows"].query_blocks > 1
         assert made["rows of heads"].chunks > 1
         assert all(made[name].keys == S + 3 for name in BY_ROWS)
-
-
-@pytest.mark.parametrize("groups", [H, G])
-@pytest.mark.parametrize("queries, keys", [(0, 5), (5, 0), (0, 0)])
-def test_lengths_of_zero(queries, keys, groups):
-    arrays = inputs(queries=queries, keys=keys, groups=groups)
-    window = {"pattern": patterns.SlidingWindow(3, 5)}
-    for rest in ({}, window, {"mask": np.ones((B, 1, 1, keys), bool)}):
-        found = answers("auto", arrays, rest)
-        assert found["output"].shape == (B, queries, H, V)
-        for name, array in found.items():
-            assert array.shape == arrays.get(name, array).shape
-            np.testing.assert_array_equal(array, 0.0)
-    assert not numpy(attended("auto", arrays, window).has_keys).any()
 
 
 # Half precision
@@ -415,52 +398,3 @@ def test_what_a_tape_of_eager_code_keeps(blocks, monkeypatch):
         assert all(gradient is not None for gradient in tape.gradient(found, tensors))
         for one, other in zip(second("blockwise"), second("reference"), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4 * np.abs(other).max())
-
-
-def of_unknown_lengths(function, tensors):
-    """As `gradients`, in a graph that knows of four axes those of heads and features alone."""
-    import tensorflow as tf
-
-    def sizes(shape):
-        if len(shape) < 4:
-            return shape
-        unknown = (0, 1) if shape[2] in (H, G) else (0, 2, 3)
-        return [None if n in unknown and size != 1 else size for n, size in enumerate(shape)]
-
-    signature = [tf.TensorSpec(sizes(tensor.shape), tensor.dtype) for tensor in tensors]
-    return in_a_graph(function, tensors, input_signature=[signature])
-
-
-@pytest.mark.slow
-@on_tensorflow
-@pytest.mark.parametrize("blocks", ["4096", "700", "keys"])
-@pytest.mark.parametrize(
-    "section, name",
-    [
-        ("blockwise", "all masks"),
-        ("blockwise", "biases"),
-        ("blockwise", "relative bias of rows"),
-        ("fused", "causal, from 5 on"),
-        ("banded", "shaw prefix"),
-    ],
-)
-def test_unknown_lengths(section, name, blocks):
-    arrays, rest = problem(section, name)
-    with BLOCKS[blocks]():
-        compare("blockwise", arrays, rest, differentiate=of_unknown_lengths)
-        if name in ("shaw prefix", "causal, from 5 on"):
-            for sizes in ((2, 6, 1), (2, 0, 4), (2, 4, 0), (0, 5, 6)):
-                other = inputs(*sizes, groups=arrays["key"].shape[2])
-                found = compare("blockwise", arrays | other, rest, differentiate=of_unknown_lengths)
-                assert all(sizes) or not found["output"].any()
-
-
-@on_tensorflow
-def test_a_batch_of_no_rows_among_unknown_sizes():
-    import tensorflow as tf
-
-    layer = keras_attention.SelfAttention(2, 4, pattern=patterns.SlidingWindow(3, 0))
-    layer.build((None, None, 8))
-    signature = [[tf.TensorSpec((None, None, 8))]]
-    (gradient,) = in_a_graph(layer, [keras.ops.zeros((0, 6, 8))], input_signature=signature)
-    assert gradient.shape == (0, 6, 8)
