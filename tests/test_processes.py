@@ -76,17 +76,18 @@ def test_layers_are_built_in_threads():
 
 # Processes
 
+NEAR = patterns.SlidingWindow(1, 0)
+EMBED, ATTEND = ka.SinCosPositionEmbedding(), ka.SelfAttention(2, 4, pattern=NEAR)
+
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.data computes with TensorFlow.")
 def test_tf_data_maps_with_layers_and_patterns():
     import tensorflow as tf
 
-    embed, near = ka.SinCosPositionEmbedding(), patterns.SlidingWindow(1, 0)
-    attention = ka.SelfAttention(2, 4, pattern=near)
     x = random(6, 5, 8)
-    expected = numpy(attention(embed(x)))
+    expected = numpy(ATTEND(EMBED(x)))
     data = tf.data.Dataset.from_tensor_slices(x).batch(2)
-    data = data.map(lambda x: (attention(embed(x)), near(tf.range(5), tf.range(5))), 4)
+    data = data.map(lambda x: (ATTEND(EMBED(x)), NEAR(tf.range(5), tf.range(5))), 4)
     outputs, masks = zip(*data, strict=True)
     np.testing.assert_allclose(np.concatenate(outputs), expected, rtol=1e-5, atol=1e-6)
     assert all(numpy(mask).sum() == 9 for mask in masks)
@@ -98,9 +99,7 @@ def test_workers_of_a_data_loader_use_layers_and_patterns():
     import torch
 
     x = torch.tensor(random(6, 5, 8))
-    embed, near = ka.SinCosPositionEmbedding(), patterns.SlidingWindow(1, 0)
-    attention = ka.SelfAttention(2, 4, pattern=near)
-    expected = attention(embed(x)).detach()
+    expected = ATTEND(EMBED(x)).detach()
 
     class Rows(torch.utils.data.Dataset):
         def __len__(self):
@@ -108,7 +107,7 @@ def test_workers_of_a_data_loader_use_layers_and_patterns():
 
         def __getitem__(self, row):
             with torch.no_grad():
-                return attention(embed(x[row : row + 1]))[0], near(range(5), range(5))
+                return ATTEND(EMBED(x[row : row + 1]))[0], NEAR(range(5), range(5))
 
     # PyTorch warns of more workers than cores.
     loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1)
