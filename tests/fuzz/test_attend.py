@@ -210,14 +210,17 @@ ROWS = [
     Problem(keys=0, normalization="hard", mode="graph"),
     Problem(queries=1, kernel="one_query", mode="graph"),
     Problem(batch=1, queries=0, keys=0, heads=(2, 1), score="additive"),
-    # Tiles where no size is known, and what has none.
+]
+# Tiles where no size is known, and what has none.
+NEAR = patterns.SlidingWindow(3, 0)
+UNKNOWN = [
     Problem(mode="graph", heads=(4, 2), mask="BHTS", bias="BHTS", blocks=(2, 3), segments=True),
     *(
-        Problem(b, t, s, (4, 2), pattern=pattern, offset=5, blocks=(2, 3), mode="graph")
+        Problem(b, t, s, (4, 2), pattern=NEAR, offset=5, blocks=(2, 3), mode="graph")
         for b, t, s in ((2, 9, 9), (2, 6, 1), (2, 0, 4), (2, 4, 0), (2, 0, 0), (0, 5, 6))
-        for pattern in (patterns.Causal(), patterns.SlidingWindow(3, 0))
     ),
 ]
+ROWS += [pytest.param(problem, marks=pytest.mark.ci) for problem in UNKNOWN]
 
 
 @pytest.mark.parametrize("problem", ROWS, ids=str)

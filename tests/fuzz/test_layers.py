@@ -1,6 +1,7 @@
 """Layers in any configuration: outputs, weights and gradients against float64 NumPy."""
 
 import dataclasses
+import math
 
 import hypothesis
 import keras
@@ -274,7 +275,7 @@ def norm(x, scale, centered, epsilon, offset=0.0):
 
 
 def split(x, size):
-    return x.reshape(*x.shape[:2], -1, size)
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]) // size, size)
 
 
 def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None, prefix=""):
@@ -284,7 +285,7 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
     def projected(name, x, size):
         if size is None:
             return x[:, :, None]
-        return split(dense(weights, name, x, prefix).reshape(*x.shape[:2], -1), size)
+        return split(dense(weights, name, x, prefix), size)
 
     q = projected("query", query, layer.key_dim)
     k = projected("key", value, layer.key_dim)
@@ -329,7 +330,7 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
         found = found * times
         output = np.einsum("bhts,bshv->bthv", found, v)
     if not isinstance(layer, ka.MultiHeadAttention):
-        return output.reshape(*output.shape[:2], -1), found
+        return output.reshape(*output.shape[:2], heads * output.shape[3]), found
     if layer.use_gate:
         output = output / (1 + np.exp(-dense(weights, "gate", query, prefix)))
     kernel = weights[f"{prefix}attention_output/kernel"]

@@ -195,7 +195,12 @@ BLOCKWISE = {
         pattern=CAUSAL, query_positions=integers(0, 50, B, T), key_positions=integers(0, 50, S)
     ),
     "offset of rows": dict(pattern=CAUSAL_WINDOW, offset=integers(-3, 20, B)),
-    "shaw anywhere": dict(**tables(1), query_positions=integers(0, 50, B, T), groups=H),
+    "shaw anywhere": dict(
+        relative_keys=random(H, 7, K),
+        relative_values=random(1, 7, V),
+        query_positions=integers(0, 50, B, T),
+        groups=H,
+    ),
     "shaw of keys": dict(
         relative_keys=random(H, 5, K), bias=random(B, 1, 1, S), logit_soft_cap=4.0, offset=-4
     ),
