@@ -131,6 +131,13 @@ def test_a_former_method_of_positions_may_be_overridden(position):
     assert position.seen == (B, T, 2, 3)
 
 
+def test_a_former_method_of_positions_is_the_present_one():
+    shaw = positions.Shaw(2)
+    shaw.expect_values((B, T, 2, 3))
+    shaw.build((B, T, 2, 4), (B, T, 2, 4))
+    assert sorted(tuple(weight.shape) for weight in shaw.weights) == [(1, 5, 3), (1, 5, 4)]
+
+
 def test_what_has_moved_is_where_it_was():
     assert layers.feature_maps is feature_maps
     assert visualization.attention_page is visualization.attention_html
