@@ -111,8 +111,9 @@ def by_tensorflow(p):
 def by_jax(p):
     """Which records one for each shape."""
     import jax
+    from jax.extend.core import jaxpr_as_fun
 
-    return lambda *x: jax.core.jaxpr_as_fun(jax.make_jaxpr(p.call)(*x))(*x)[0]
+    return lambda *x: jaxpr_as_fun(jax.make_jaxpr(p.call)(*x))(*x)[0]
 
 
 def by_torch(p):
