@@ -1,10 +1,19 @@
-"""What the package uses of Keras's private parts, where no layer shows it: first values."""
+"""What the package uses of Keras's private parts, where no layer shows that it works."""
 
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.core import keras_private
+
+
+def test_the_layers_inside_a_layer_and_a_model_are_listed():
+    inner = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    outer = keras.Sequential([keras.Input((1,)), inner])
+    assert keras_private.sublayers(outer, recursive=False).count(inner) == 1
+    assert inner.layers[0] not in keras_private.sublayers(outer, recursive=False)
+    assert inner.layers[0] in keras_private.sublayers(outer)
+    assert outer not in keras_private.sublayers(outer)
 
 
 def test_variables_get_their_first_values_from_elsewhere():
