@@ -28,7 +28,7 @@ def attend(**given):
 COUNTS = {
     "offset": lambda n: attend(pattern="causal", offset=n),
     "batch_size": lambda n: ka.MultiHeadAttention(2, 4).make_cache(n, 5),
-    "max_length": lambda n: ka.MultiHeadAttention(2, 4).make_cache(2, n),
+    "length": lambda n: ka.MultiHeadAttention(2, 4).make_cache(2, n),
     "num_beams": lambda n: generation.beam_search(step, [0], (), max_tokens=2, num_beams=n),
     "max_tokens": lambda n: generation.greedy(step, [0], (), max_tokens=n),
 }
