@@ -1,11 +1,14 @@
 """Sums over the past, and the gated delta rule, in chunks, against the recurrence in float64."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.kernels.linear_time import delta, recurrence
 from tests.arrays import numpy
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 B, T, H, G, K, V = 2, 21, 4, 2, 5, 3
@@ -46,13 +49,13 @@ def check(run, given, definition):
     """Whole chunks and pieces, output and state, are those of the definition."""
     expected, last = definition(*given)
     for chunk in (8, T):
-        output, state = run(*map(keras.ops.convert_to_tensor, given), chunk=chunk)
+        output, state = compiled(functools.partial(run, chunk=chunk), *given)
         np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=2e-5)
         np.testing.assert_allclose(numpy(state), last, rtol=1e-4, atol=2e-5)
     state, outputs = None, []
     for cut in (slice(0, 10), slice(10, 11), slice(11, T)):
-        cuts = [keras.ops.convert_to_tensor(x[:, cut]) for x in given]
-        output, state = run(*cuts, state=state, chunk=8)
+        piece = functools.partial(run, state=state, chunk=8)
+        output, state = compiled(piece, *(x[:, cut] for x in given))
         outputs.append(numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, rtol=1e-4, atol=2e-5)
 
