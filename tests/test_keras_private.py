@@ -7,6 +7,22 @@ import pytest
 from keras_attention.core import keras_private
 
 
+def test_variables_are_read_as_they_are_stored():
+    class Reads(keras.layers.Layer):
+        def build(self, shape):
+            self.weight = self.add_weight(shape=(1,))
+
+        def call(self, x):
+            self.seen = [keras.ops.convert_to_tensor(self.weight).dtype]
+            with keras_private.uncast_variables():
+                self.seen.append(keras.ops.convert_to_tensor(self.weight).dtype)
+            return x
+
+    layer = Reads(dtype="mixed_float16")
+    layer(keras.ops.ones((1, 1)))
+    assert [keras.backend.standardize_dtype(x) for x in layer.seen] == ["float16", "float32"]
+
+
 def test_the_layers_inside_a_layer_and_a_model_are_listed():
     inner = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     outer = keras.Sequential([keras.Input((1,)), inner])
