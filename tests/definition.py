@@ -3,14 +3,13 @@
 The tests compare with this. It is NumPy alone, and uses nothing of the package.
 """
 
-import cmath
 import math
 
 import numpy as np
 
 
 def softmax(scores):
-    """Over the last axis."""
+    """Over the last axis. Taking the largest away changes no quotient, and keeps all finite."""
     powers = np.exp(scores - scores.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
@@ -24,11 +23,8 @@ def perceptron(inputs, v):
     return sum(v[u] * math.tanh(inputs[u]) for u in range(len(v)))
 
 
-def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=None, index=None):
-    """The score of one query vector and one key vector, at position `index`.
-
-    `matrix` is that of "general"; `weights` are the named ones of the scores with several.
-    """
+def pair_score(query, key, score="scaled_dot", scale=None, weights=None, index=None):
+    """The score of one query vector and one key vector, at position `index`, by named weights."""
     if score == "reduced_rank":
         return (query @ weights["query_kernel"]) @ (key @ weights["key_kernel"])
     if score == "additive":
@@ -45,16 +41,14 @@ def pair_score(query, key, score="scaled_dot", scale=None, matrix=None, weights=
         hidden = np.tanh(key @ weights["kernel"] + weights.get("bias", 0.0))
         return hidden @ weights["v"] if "v" in weights else hidden[0]
     if score == "general":
-        return sum(
-            query[a] * matrix[a, b] * key[b] for a in range(len(query)) for b in range(len(key))
-        )
-    product = sum(query[a] * key[a] for a in range(len(query)))
+        return query @ weights["kernel"] @ key
+    product = query @ key
     if score == "dot":
         return product
     if score == "scaled_dot":
         return product / math.sqrt(len(query)) if scale is None else product * scale
     if score == "cosine":
-        lengths = math.sqrt(sum(a * a for a in query)) * math.sqrt(sum(b * b for b in key))
+        lengths = math.sqrt(query @ query) * math.sqrt(key @ key)
         return 0.0 if lengths == 0 else product / lengths * (1.0 if scale is None else scale)
     raise ValueError(score)
 
@@ -64,9 +58,7 @@ def normalize(scores, normalization="softmax", k=2):
     if normalization == "sigmoid":
         return [1 / (1 + math.exp(-score)) for score in scores]
     if normalization == "softmax":
-        # Taking the largest away changes no quotient, and keeps each exponential finite.
-        powers = [math.exp(score - max(scores)) for score in scores]
-        return [power / sum(powers) for power in powers]
+        return softmax(np.array(scores))
     if normalization == "hard":
         return [float(index == scores.index(max(scores))) for index in range(len(scores))]
     if normalization == "sparsemax":
@@ -75,8 +67,7 @@ def normalize(scores, normalization="softmax", k=2):
         return entmax(scores, 1.5)
     if normalization == "top_k":
         kth = sorted(scores)[-min(k, len(scores))]
-        powers = [math.exp(score - max(scores)) * (score >= kth) for score in scores]
-        return [power / sum(powers) for power in powers]
+        return softmax(np.where(scores >= kth, scores, -np.inf))
     raise ValueError(normalization)
 
 
@@ -118,7 +109,6 @@ def attend(
     *,
     score="scaled_dot",
     scale=None,
-    matrix=None,
     weights=None,
     bias=0.0,
     mask=True,
@@ -131,10 +121,9 @@ def attend(
     """The output (B, T, H, V) and the weights (B, H, T, S).
 
     Query is (B, T, H, K), key (B, S, H, K) and value (B, S, H, V); `bias` and `mask` broadcast to
-    (B, H, T, S). `matrix` is the (H, K, K) of the score "general", and `weights` are those of the
-    scores with several, by name, each with an axis of H heads in front. `sink` is (H,), a score of
-    nothing. `key_offsets` and `value_offsets` are what keys and values are moved by for each pair,
-    and broadcast to (B, H, T, S, K) and (B, H, T, S, V).
+    (B, H, T, S). `weights` are those of the score, by name, each with an axis of H heads in front.
+    `sink` is (H,), a score of nothing. `key_offsets` and `value_offsets` are what keys and values
+    are moved by for each pair, and broadcast to (B, H, T, S, K) and (B, H, T, S, V).
     """
     query, key, value = (np.asarray(array, "float64") for array in (query, key, value))
     batch, queries, heads, _ = query.shape
@@ -147,14 +136,14 @@ def attend(
     output = np.zeros((batch, queries, heads, features))
     found = np.zeros((batch, heads, queries, keys))
     for b, h, t in np.ndindex(batch, heads, queries):
+        of_head = {name: array[h] for name, array in (weights or {}).items()}
         allowed = [s for s in range(keys) if mask[b, h, t, s]]
         if not allowed:
             continue
         scores = []
         for s in allowed:
             moved = key[b, s, h] + key_offsets[b, h, t, s]
-            given = None if matrix is None else matrix[h], of_head(weights, h), s
-            one = pair_score(query[b, t, h], moved, score, scale, *given)
+            one = pair_score(query[b, t, h], moved, score, scale, of_head, s)
             if soft_cap is not None:
                 one = soft_cap * math.tanh(one / soft_cap)
             scores.append(one + bias[b, h, t, s])
@@ -164,11 +153,6 @@ def attend(
             found[b, h, t, s] = weight
             output[b, t, h] += weight * (value[b, s, h] + value_offsets[b, h, t, s])
     return output, found
-
-
-def of_head(weights, head):
-    """The named weights of one head, or None."""
-    return weights and {name: array[head] for name, array in weights.items()}
 
 
 def gradients(function, arrays, step=1e-5):
@@ -214,6 +198,25 @@ PATTERNS = {
 }
 
 
+def in_box(a, b, pattern):
+    axes = zip(a, b, pattern.size, pattern.shift, strict=True)
+    return all((x - first) // size == (y - first) // size for x, y, size, first in axes)
+
+
+def in_neighborhood(a, b, pattern):
+    axes = zip(a, b, pattern.size, pattern.grid, strict=True)
+    return all(0 <= y - min(max(x - n // 2, 0), most - n) < n for x, y, n, most in axes)
+
+
+def on_axis(a, b, pattern):
+    differ = {axis for axis, (x, y) in enumerate(zip(a, b, strict=True)) if x != y}
+    return len(differ) <= 1 if pattern.axis is None else differ <= {pattern.axis % len(a)}
+
+
+# Of two cells of a grid, the tokens after a prefix that sees all and is seen by all.
+GRIDS = {"GridWindow": in_box, "Neighborhood": in_neighborhood, "Axial": on_axis}
+
+
 def attends(pattern, i, j):
     """Whether a pattern allows one pair, by its name and arguments."""
     name = type(pattern).__name__
@@ -221,7 +224,11 @@ def attends(pattern, i, j):
         return not attends(pattern.pattern, i, j)
     if name in ("And", "Or"):
         return {"And": all, "Or": any}[name](attends(part, i, j) for part in pattern.patterns)
-    return PATTERNS[name](i, j, **pattern.get_config())
+    if name not in GRIDS:
+        return PATTERNS[name](i, j, **pattern.get_config())
+    (image, a), (other, b) = (divmod(x - pattern.prefix, math.prod(pattern.grid)) for x in (i, j))
+    cells = (np.unravel_index(x, pattern.grid) for x in (a, b))
+    return min(i, j) < pattern.prefix or (image == other and GRIDS[name](*cells, pattern))
 
 
 # Positions
@@ -282,21 +289,27 @@ def theta(pair, size, last, wavelength=10000, scaling=None, factor=1.0, **kwargs
     return angle * (1 - share) + angle / factor * share
 
 
+def turned(x, angles, layout="half_split", length=1.0):
+    """A vector with pairs of its first features rotated as complex numbers."""
+    count, out = len(angles), x.copy()
+    first = np.arange(count) if layout == "half_split" else np.arange(0, 2 * count, 2)
+    second = first + (count if layout == "half_split" else 1)
+    pairs = (x[first] + 1j * x[second]) * length * np.exp(1j * np.asarray(angles))
+    out[first], out[second] = pairs.real, pairs.imag
+    return out
+
+
 def rotated(x, at, last, layout="half_split", dim=None, **kwargs):
-    """`x` (B, T, H, K) with each pair of features rotated as a complex number."""
+    """`x` (B, T, H, K) with each vector rotated by its position."""
     x = np.asarray(x, "float64")
-    out = x.copy()
-    size = dim or x.shape[-1]
-    length = 1.0
+    out, size, length = x.copy(), dim or x.shape[-1], 1.0
     if kwargs.get("scaling") == "yarn":
         length = kwargs.get("attention_factor") or 0.1 * math.log(kwargs["factor"]) + 1
     at, last = np.broadcast_to(at, x.shape[:2]), np.broadcast_to(last, x.shape[:1])
-    for b, t, h in np.ndindex(x.shape[:3]):
-        for pair in range(size // 2):
-            one, two = (
-                (pair, pair + size // 2) if layout == "half_split" else (2 * pair, 2 * pair + 1)
-            )
-            angle = int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs)
-            number = complex(x[b, t, h, one], x[b, t, h, two]) * cmath.rect(length, angle)
-            out[b, t, h, one], out[b, t, h, two] = number.real, number.imag
+    for b, t in np.ndindex(x.shape[:2]):
+        angles = [
+            int(at[b, t]) * theta(pair, size, int(last[b]), **kwargs) for pair in range(size // 2)
+        ]
+        for h in range(x.shape[2]):
+            out[b, t, h] = turned(x[b, t, h], angles, layout, length)
     return out

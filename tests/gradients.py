@@ -21,7 +21,7 @@ def gradients(function, arrays):
     For a layer's weights see `weight_gradients`.
     """
     tensors = [keras.ops.convert_to_tensor(array) for array in arrays]
-    return _as_numpy(_BACKENDS[keras.backend.backend()](lambda *x: _total(function(*x)), tensors))
+    return _as_numpy(_BACKENDS[keras.backend.backend()](lambda *x: total(function(*x)), tensors))
 
 
 def weight_gradients(layer, function, arrays=()):
@@ -52,10 +52,10 @@ def added_losses(function):
     return sum(scope.losses)
 
 
-def _total(outputs):
+def total(outputs):
     """The sum of all elements, in float32 at least, so that float16 sums cannot overflow."""
     if isinstance(outputs, (tuple, list)):
-        return sum(_total(output) for output in outputs)
+        return sum(total(output) for output in outputs)
     if keras.backend.standardize_dtype(outputs.dtype) != "float64":
         outputs = keras.ops.cast(outputs, "float32")
     return keras.ops.sum(outputs)
@@ -66,8 +66,8 @@ def _tensorflow(function, tensors):
 
     with tf.GradientTape() as tape:
         tape.watch(tensors)
-        total = function(*tensors)
-    return tape.gradient(total, tensors, unconnected_gradients="zero")
+        whole = function(*tensors)
+    return tape.gradient(whole, tensors, unconnected_gradients="zero")
 
 
 def _jax(function, tensors):
@@ -85,10 +85,10 @@ def _torch(function, tensors):
     import torch
 
     leaves = [tensor.detach().clone().requires_grad_(True) for tensor in tensors]
-    total = function(*leaves)
+    whole = function(*leaves)
     found = [None] * len(leaves)
-    if total.requires_grad:
-        found = torch.autograd.grad(total, leaves, allow_unused=True)
+    if whole.requires_grad:
+        found = torch.autograd.grad(whole, leaves, allow_unused=True)
     return [
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip(leaves, found, strict=True)

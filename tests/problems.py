@@ -10,14 +10,13 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
-from keras_attention import kernels, patterns, positions
+from keras_attention import kernels, positions
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.spec import AttentionSpec, PositionBias, Positions
 from tests.arrays import numpy
-from tests.gradients import gradients
+from tests.gradients import gradients, total
 
 B, T, S, H, G, K, V = 2, 31, 47, 4, 2, 8, 6
 BACKEND = keras.backend.backend()
@@ -173,13 +172,6 @@ def rows_of(scores):
             yield
 
 
-class Thirds(patterns.Pattern):
-    """One of a user, without bounds."""
-
-    def attends(self, i, j):
-        return keras.ops.not_equal(keras.ops.mod(i + 2 * j, 3), 0)
-
-
 def relative_bias(heads=H):
     """A `PositionBias` with a table, (buckets, H)."""
     position = positions.RelativeBias(8, 20)
@@ -189,29 +181,6 @@ def relative_bias(heads=H):
 
 def slow(*arguments):
     return pytest.param(*arguments, marks=pytest.mark.slow)
-
-
-# Chance
-
-
-PATTERNS = st.recursive(
-    st.one_of(
-        st.just(patterns.Causal()),
-        st.builds(patterns.SlidingWindow, st.integers(0, 50), st.integers(0, 50)),
-        st.builds(patterns.Dilated, st.integers(1, 6)),
-        st.builds(patterns.Strided, st.integers(1, 6)),
-        st.builds(patterns.Prefix, st.integers(1, 9)),
-        st.builds(patterns.Block, st.integers(1, 9)),
-        st.sampled_from([patterns.GridWindow((5, 4), 2, 1), patterns.Axial((5, 4), prefix=1)]),
-        st.just(Thirds()),
-    ),
-    lambda inner: st.one_of(
-        st.builds(lambda a, b: a & b, inner, inner),
-        st.builds(lambda a, b: a | b, inner, inner),
-        st.builds(lambda a: ~a, inner),
-    ),
-    max_leaves=3,
-)
 
 
 # TensorFlow
@@ -225,8 +194,8 @@ def in_a_graph(function, tensors, **options):
     def step(tensors):
         with tf.GradientTape() as tape:
             tape.watch(tensors)
-            total = tf.reduce_sum(function(*tensors))
-        found = tape.gradient(total, tensors, unconnected_gradients="zero")
+            whole = total(function(*tensors))
+        found = tape.gradient(whole, tensors, unconnected_gradients="zero")
         # That of an array that is looked up in may be of some rows only.
         return [tf.convert_to_tensor(gradient) for gradient in found]
 

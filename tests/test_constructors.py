@@ -286,3 +286,15 @@ def check_strings_that_name_functions(layer, config):
         {"class_name": kind, "config": dict(config)}, vars(keras.layers), {**others, kind: layer}
     )
     assert json.loads(json.dumps(again.get_config())) == config
+
+
+@pytest.mark.parametrize("slot", registry.SLOTS)
+def test_get_takes_a_name_a_slot_or_a_config(slot):
+    module, base, _ = registry.SLOTS[slot]
+    for name, cls in module.BUILTIN.items():
+        if not needed(cls):
+            assert type(module.get(name)) is cls and module.get(name) is not module.get(name)
+    for made in map(registry.made, registry.public(module, base)):
+        assert module.get(made) is made
+        again = module.get(keras.saving.serialize_keras_object(made))
+        assert type(again) is type(made) and again.get_config() == made.get_config()

@@ -3,6 +3,7 @@
 A runtime that is not installed skips its tests, and fails them where KERAS_ATTENTION_EXPORT is 1.
 """
 
+import functools
 import importlib
 import importlib.util
 import os
@@ -17,7 +18,7 @@ from keras_attention import patterns
 from tests.arrays import numpy, random
 from tests.compiled import compiled
 from tests.conformance import CASES, alone, outputs_of
-from tests.transforms import BACKEND, Problem, check, close
+from tests.transforms import BACKEND, check, close
 
 # On TensorFlow, an export takes seconds for each layer.
 pytestmark = pytest.mark.ci
@@ -51,7 +52,49 @@ def saved_model(model, path):
     return lambda given: loaded.serve(keras.tree.map_structure(tf.constant, alone(given)))
 
 
+def own_format(model, path):
+    own = {"tensorflow": own_of_tensorflow, "jax": own_of_jax, "torch": own_of_torch}[BACKEND]
+    return own(model, path)
+
+
+def own_of_tensorflow(model, path):
+    import tensorflow as tf
+
+    module = tf.Module()
+    module.model = model
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]
+    module.run = tf.function(lambda *arrays: model(alone(arrays)), input_signature=specs)
+    tf.saved_model.save(module, path)
+    loaded = tf.saved_model.load(path)
+    return lambda arrays: loaded.run(*arrays)
+
+
+def own_of_jax(model, path):
+    import jax
+    from jax import export
+
+    (batch,) = export.symbolic_shape("batch")
+    shapes = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in model.inputs]
+    program = jax.jit(lambda *arrays: model(alone(arrays)))
+    loaded = export.deserialize(export.export(program)(*shapes).serialize())
+    return lambda arrays: loaded.call(*arrays)
+
+
+def own_of_torch(model, path):
+    import torch
+
+    sizes = [{0: torch.export.Dim("batch", min=1, max=100)} for _ in model.inputs]
+    given = sizes[0] if len(sizes) == 1 else [(sizes,)]
+    path = export(model, path + ".pt2", "torch", dynamic_shapes=given)
+    program = torch.export.load(path).module()
+    return lambda arrays: program(alone([torch.tensor(x) for x in arrays]))
+
+
 def onnx(model, path):
+    if BACKEND != "jax":
+        runtime("tf2onnx" if BACKEND == "tensorflow" else "onnx")
+    elif importlib.util.find_spec("jax2onnx"):
+        pytest.skip("the cell is of Keras without it")
     session = runtime("onnxruntime").InferenceSession(export(model, path + ".onnx", "onnx"))
     inputs, outputs = ([x.name for x in f()] for f in (session.get_inputs, session.get_outputs))
 
@@ -64,6 +107,8 @@ def onnx(model, path):
 
 
 def litert(model, path):
+    if BACKEND == "torch" and importlib.util.find_spec("litert_torch"):
+        pytest.skip("the cell is of Keras without it")
     path = export(model, path + ".tflite", "litert")
     program = runtime("ai_edge_litert.interpreter").Interpreter(path).get_signature_runner()
     names = [symbol.name for symbol in model.inputs]
@@ -77,8 +122,21 @@ def litert(model, path):
     return run
 
 
-# Every layer in each format, with unknown numbers of rows
+def openvino(model, path):
+    core = runtime("openvino").Core()
+    path = export(model, path + ".xml", "openvino")
+    program = core.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda arrays: list(program(arrays).values())
 
+
+# By the rows of the table in docs/backends.md.
+FORMATS = {
+    "SavedModel": saved_model,
+    "own format": own_format,
+    "ONNX": onnx,
+    "LiteRT": litert,
+    "OpenVINO": openvino,
+}
 # One file has many layers. TensorFlow may be older than JAX, and not know what experts need there.
 GROUPS = {
     f"{number + 1} of 3": [
@@ -87,155 +145,44 @@ GROUPS = {
     for number in range(3)
 }
 GROUPS["experts"] = [case for case in CASES if case.layer is ka.MixtureOfExperts]
-every_layer = pytest.mark.parametrize("cases", GROUPS.values(), ids=GROUPS)
 
 
-class Layers:
-    """Layers side by side in a model, which has been called."""
+@functools.cache
+def side_by_side(group):
+    """A model of layers, batches of two numbers of rows, and its outputs for each."""
+    cases = GROUPS[group]
+    inputs = [case.symbols() for case in cases]
+    outputs = [
+        outputs_of(case.call(case.make(), symbols))[0]
+        for case, symbols in zip(cases, inputs, strict=True)
+    ]
+    model = keras.Model(alone([x for symbols in inputs for x in symbols]), alone(outputs))
+    arrays = [array for case in cases for array in case.arrays()]
+    batches = [arrays, [np.concatenate([x, x])[:5] for x in arrays]]
+    # Keras exports only what has been called, here or in a program.
+    expected = [compiled(lambda *arrays: model(alone(arrays)), *batch) for batch in batches]
+    return model, batches, expected
 
-    def __init__(self, cases, folder):
-        self.path = str(folder / "model")
-        keras.backend.clear_session(free_memory=False)
-        symbols = [case.symbols() for case in cases]
-        outputs = [
-            outputs_of(case.call(case.make(), given))[0]
-            for case, given in zip(cases, symbols, strict=True)
-        ]
-        inputs = [symbol for given in symbols for symbol in given]
-        self.model = keras.Model(alone(inputs), alone(outputs))
-        self.arrays = [array for case in cases for array in case.arrays()]
-        # Keras exports only what has been called: on JAX, traced.
-        if BACKEND == "jax":
-            import jax
 
-            jax.make_jaxpr(self.call)(*self.arrays)
-        else:
-            self.call(*self.arrays)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("row", FORMATS)
+def test_layers_with_unknown_numbers_of_rows(row, group, tmp_path):
+    model, batches, expected = side_by_side(group)
 
-    def call(self, *arrays):
-        return self.model(alone(arrays))
-
-    def check(self, run):
-        """`run(arrays)` is the model's, for the batch it was made with and for another."""
-        for arrays in (self.arrays, [np.concatenate([x, x])[:5] for x in self.arrays]):
-            found = keras.tree.flatten(run(arrays))
-            expected = keras.tree.flatten(compiled(self.call, *arrays))
-            for one, other in zip(found, expected, strict=True):
+    def run():
+        program = FORMATS[row](model, str(tmp_path / "model"))
+        for batch, outputs in zip(batches, expected, strict=True):
+            try:
+                found = program(batch)
+            except Exception as error:
+                if "failed to deserialize portable artifact" not in str(error):
+                    raise
+                assert group == "experts"
+                pytest.skip("TensorFlow is older than JAX, and does not know an operation of it")
+            for one, other in zip(*map(keras.tree.flatten, (found, outputs)), strict=True):
                 close(one, other)
 
-
-@every_layer
-def test_saved_model(cases, tmp_path):
-    def run():
-        layers = Layers(cases, tmp_path)
-        served = saved_model(layers.model, layers.path)
-        import tensorflow as tf
-
-        try:
-            layers.check(served)
-        except tf.errors.InvalidArgumentError as error:
-            if "failed to deserialize portable artifact" not in str(error):
-                raise
-            assert cases == GROUPS["experts"]
-            pytest.skip("TensorFlow is older than JAX, and does not know an operation of its files")
-
-    check("SavedModel", run)
-
-
-@every_layer
-def test_own_format(cases, tmp_path):
-    own = {"tensorflow": own_of_tensorflow, "jax": own_of_jax, "torch": own_of_torch}[BACKEND]
-    check("own format", lambda: own(cases, tmp_path))
-
-
-class Functions:
-    """Layers side by side as a function of the arrays of all, and two batches of these."""
-
-    def __init__(self, cases):
-        self.problems = [Problem(case) for case in cases]
-        self.arrays = [array for p in self.problems for array in p.arrays]
-        self.others = [array for p in self.problems for array in p.two()]
-
-    def call(self, *arrays):
-        given = iter(arrays)
-        return [p.call(*(next(given) for _ in p.arrays)) for p in self.problems]
-
-    def check(self, run):
-        for one, other in zip(run(*self.others), compiled(self.call, *self.others), strict=True):
-            close(one, other)
-
-
-def own_of_tensorflow(cases, folder):
-    import tensorflow as tf
-
-    functions, module = Functions(cases), tf.Module()
-    module.layers = [p.layer for p in functions.problems]
-    specs = [tf.TensorSpec((None, *x.shape[1:]), x.dtype) for x in functions.arrays]
-    module.run = tf.function(functions.call, input_signature=specs)
-    tf.saved_model.save(module, str(folder))
-    functions.check(tf.saved_model.load(str(folder)).run)
-
-
-def own_of_jax(cases, folder):
-    import jax
-    from jax import export
-
-    functions = Functions(cases)
-    (batch,) = export.symbolic_shape("batch")
-    shapes = [jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in functions.arrays]
-    written = export.export(jax.jit(functions.call))(*shapes).serialize()
-    functions.check(export.deserialize(written).call)
-
-
-def own_of_torch(cases, folder):
-    import torch
-
-    layers = Layers(cases, folder)
-    sizes = [{0: torch.export.Dim("batch", min=1, max=100)} for _ in layers.arrays]
-    given = sizes[0] if len(sizes) == 1 else [(sizes,)]
-    path = export(layers.model, layers.path + ".pt2", "torch", dynamic_shapes=given)
-    program = torch.export.load(path).module()
-    layers.check(lambda arrays: program(alone([torch.tensor(x) for x in arrays])))
-
-
-@every_layer
-def test_onnx(cases, tmp_path):
-    if BACKEND == "jax" and importlib.util.find_spec("jax2onnx"):
-        pytest.skip("the cell is of Keras without it")
-
-    def run():
-        layers = Layers(cases, tmp_path)
-        layers.check(onnx(layers.model, layers.path))
-
-    if BACKEND != "jax":
-        runtime("tf2onnx" if BACKEND == "tensorflow" else "onnx")
-    check("ONNX", run)
-
-
-@every_layer
-def test_litert(cases, tmp_path):
-    if BACKEND == "torch" and importlib.util.find_spec("litert_torch"):
-        pytest.skip("the cell is of Keras without it")
-
-    def run():
-        layers = Layers(cases, tmp_path)
-        layers.check(litert(layers.model, layers.path))
-
-    check("LiteRT", run)
-
-
-@every_layer
-def test_openvino(cases, tmp_path):
-    openvino = runtime("openvino")
-
-    def run():
-        layers = Layers(cases, tmp_path)
-        path = export(layers.model, layers.path + ".xml", "openvino")
-        precise = {"INFERENCE_PRECISION_HINT": "f32"}
-        program = openvino.Core().compile_model(path, "CPU", precise)
-        layers.check(lambda arrays: list(program(arrays).values()))
-
-    check("OpenVINO", run)
+    check(row, run)
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="PyTorch's exporter")

@@ -3,40 +3,45 @@
 Files of 0.1.0 are in `golden/`; that no former name goes is in `docs/test_api.py`.
 """
 
+import functools
 import inspect
 
 import keras
 import numpy as np
 import pytest
 
-from keras_attention import AttentionCell, LocalAttention, SelfAttention, positions, visualization
+from keras_attention import (
+    AttentionCell,
+    LocalAttention,
+    SelfAttention,
+    feature_maps,
+    layers,
+    positions,
+    saving,
+    visualization,
+)
 from keras_attention.losses import SmoothedCrossentropy
 
 B, T, S, D = 2, 3, 5, 8
 X, MEMORY = np.ones((B, T, D), "float32"), np.ones((B, S, D), "float32")
 
-RENAMED = {
-    "LocalAttention": (
-        lambda **arguments: LocalAttention(2, "predictive", **arguments),
-        "centre_initializer",
-        "center_initializer",
-        "ones",
-    ),
-    "SmoothedCrossentropy": (SmoothedCrossentropy, "ignore", "ignore_class", 3),
-}
+RENAMED = [
+    (LocalAttention, {"window": 2, "mode": "predictive"}, "centre_initializer", "ones"),
+    (SmoothedCrossentropy, {}, "ignore", 3),
+]
 
 
-@pytest.mark.parametrize("case", RENAMED)
-def test_a_former_argument_is_the_present_one(case):
-    make, old, new, value = RENAMED[case]
+@pytest.mark.parametrize("cls, given, old, value", RENAMED)
+def test_a_former_argument_is_the_present_one(cls, given, old, value):
+    make, new = functools.partial(cls, **given), saving.former_names(cls)[old]
     made = make(**{old: value})
     config, expected = made.get_config(), make(**{new: value}).get_config()
     assert old not in config and config[new] == expected[new] != make().get_config()[new]
     assert getattr(made, old) is getattr(made, new)
-    assert old not in inspect.signature(type(made)).parameters
+    assert old not in inspect.signature(cls).parameters
     config[old] = config.pop(new)  # as 0.1.0 wrote it
     for again in (
-        type(made).from_config(config),
+        cls.from_config(config),
         keras.saving.deserialize_keras_object(
             {**keras.saving.serialize_keras_object(made), "config": config}
         ),
@@ -74,14 +79,6 @@ def test_a_subclass_may_have_the_former_name():
     assert loss.ignore_class == loss.ignore == 4
 
 
-def test_weights_keep_their_names():
-    layer = LocalAttention(2, "predictive", name="local")
-    layer.build(X.shape, MEMORY.shape)
-    paths = [weight.path for weight in layer.weights]
-    assert "local/centre_kernel" in paths and "local/centre_vector" in paths
-    assert layer.centre_kernel.path == "local/centre_kernel"
-
-
 def test_former_methods_of_the_cell():
     cell = AttentionCell(keras.layers.GRUCell(D), "dot", return_attention_scores=True)
     outputs = keras.layers.RNN(cell, return_sequences=True)(
@@ -98,26 +95,17 @@ def test_former_methods_of_the_cell():
             np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)))
 
 
-def test_the_former_page():
-    assert visualization.attention_page is visualization.attention_html
-    assert "attention_page" not in visualization.__all__
-
-
-class Seen(positions.Position):
+class Mixin:
     """Overrides what 0.1.0 named `expect_values`, and calls that of its base."""
 
     def expect_values(self, value_shape):
         super().expect_values(value_shape)
         self.seen = tuple(value_shape)
 
+
+class Seen(Mixin, positions.Position):
     def bias(self, i, j, num_heads):
         return keras.ops.cast(i - j, "float32")
-
-
-class Mixin:
-    def expect_values(self, value_shape):
-        super().expect_values(value_shape)
-        self.seen = tuple(value_shape)
 
 
 class SeenShaw(Mixin, positions.Shaw):
@@ -150,7 +138,7 @@ def test_a_former_method_of_positions_is_the_present_one():
     assert sorted(tuple(weight.shape) for weight in shaw.weights) == [(1, 5, 3), (1, 5, 4)]
 
 
-def test_feature_maps_are_where_they_were():
-    from keras_attention import feature_maps, layers
-
+def test_what_has_moved_is_where_it_was():
     assert layers.feature_maps is feature_maps
+    assert visualization.attention_page is visualization.attention_html
+    assert "attention_page" not in visualization.__all__

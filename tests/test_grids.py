@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_attention.patterns import Axial, Causal, GridWindow, Neighborhood
-from tests.arrays import numpy
+from tests.test_patterns import check, evaluated
 
 pytestmark = pytest.mark.any_backend
 
@@ -19,58 +19,16 @@ EVERY = [
 every_pattern = pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
 
 
-def sees(pattern, query, key):
-    """Whether the token at coordinates `query` of a grid sees that at `key`."""
-    name = type(pattern).__name__
-    if name == "GridWindow":
-        return all(
-            (a - first) // size == (b - first) // size
-            for a, b, size, first in zip(query, key, pattern.size, pattern.shift, strict=True)
-        )
-    if name == "Neighborhood":
-        firsts = [
-            min(max(a - size // 2, 0), most - size)
-            for a, size, most in zip(query, pattern.size, pattern.grid, strict=True)
-        ]
-        return all(f <= b < f + n for b, f, n in zip(key, firsts, pattern.size, strict=True))
-    differ = {axis for axis, (a, b) in enumerate(zip(query, key, strict=True)) if a != b}
-    if pattern.axis is None:
-        return len(differ) <= 1
-    return differ <= {pattern.axis % len(pattern.grid)}
-
-
-def defined(pattern):
-    """All pairs of one grid and its prefix."""
-    tokens = list(np.ndindex(*pattern.grid))
-    seen = np.ones((len(tokens) + pattern.prefix,) * 2, bool)
-    seen[pattern.prefix :, pattern.prefix :] = [
-        [sees(pattern, a, b) for b in tokens] for a in tokens
-    ]
-    return seen
-
-
-def evaluated(pattern, length):
-    return numpy(pattern(np.arange(length), np.arange(length)))
-
-
 @every_pattern
 def test_pairs_are_those_of_the_definition_and_promises_are_kept(pattern):
-    expected = defined(pattern)
-    length = len(expected)
-    found = evaluated(pattern, length)
-    np.testing.assert_array_equal(found, expected)
-    if isinstance(pattern, Neighborhood):
-        assert (found.sum(1)[pattern.prefix :] == np.prod(pattern.size) + pattern.prefix).all()
-    span, (queries, keys) = pattern.span(), np.nonzero(found)
+    length = np.prod(pattern.grid) + pattern.prefix
+    # Positions after the grid are those of a next one.
+    check(pattern, *[np.arange(length + 7)] * 2)
+    span = pattern.span()
     assert (span.left is None) == (span.right is None) == bool(pattern.prefix)
-    assert span.left is None or np.abs(queries - keys).max() <= span.left
-    assert not pattern.sees_itself or found.diagonal().all()
-    parts = [evaluated(part, length) for part in pattern.parts()]
-    np.testing.assert_array_equal(np.sum(parts, axis=0), found)
-    for part, seen in zip(pattern.parts(), parts, strict=True):
-        if (groups := part.groups()) is not None:
-            check_groups(groups, seen)
-            check_groups((part & Causal()).groups(), evaluated(part & Causal(), length))
+    for part in pattern.parts():
+        for each in (part, part & Causal()) if part.groups() is not None else ():
+            check_groups(each.groups(), evaluated(each, *[np.arange(length)] * 2))
 
 
 def check_groups(groups, seen):
@@ -104,11 +62,3 @@ def test_groups_of_neighborhoods_cover_axes_of_any_length(size, others, most):
         first = np.clip(np.arange(length) - size // 2, 0, length - size)[:, None]
         keys = np.arange(length)
         check_groups(pattern.groups(), (keys >= first) & (keys < first + size))
-
-
-@every_pattern
-def test_positions_after_the_grid_are_a_next_one(pattern):
-    one = np.prod(pattern.grid)
-    queries, keys = np.arange(2 * one) + pattern.prefix, np.arange(2 * one) + pattern.prefix
-    expected = np.kron(np.eye(2, dtype=bool), defined(pattern)[pattern.prefix :, pattern.prefix :])
-    np.testing.assert_array_equal(numpy(pattern(queries, keys)), expected)

@@ -7,6 +7,7 @@ import pytest
 import keras_attention
 from keras_attention import Decoder, Embeddings, Logits, ScaledEmbedding, TransformerBlock
 from tests.arrays import close, randomize
+from tests.contract import places
 
 ops = keras.ops
 
@@ -37,13 +38,13 @@ def changed(before, variables):
     return {path for path, x in values(variables).items() if not np.array_equal(x, before[path])}
 
 
-def train(model, steps):
+def train(model, steps, targets=CLASSES):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.5), loss)
     # A program takes longer than all else here, but on JAX one for each operation does.
     model.run_eagerly = keras.backend.backend() != "jax"
     for _ in range(steps):
-        model.train_on_batch(IDS, CLASSES)
+        model.train_on_batch(IDS, targets)
 
 
 @pytest.mark.ci
@@ -122,15 +123,10 @@ def test_a_block_that_is_listed_twice_is_adapted_once():
 
 
 def test_half_precision():
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    try:
+    with places.policy("mixed_bfloat16"):
         model = stack()
-    finally:
-        keras.config.set_dtype_policy("float32")
     keras_attention.enable_lora(model, 2)
     assert {variable.dtype for variable in model.trainable_variables} == {"float32"}
     before = values(model.variables)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=keras.backend.backend() == "jax")
-    model.train_on_batch(IDS, IDS)
+    train(model, 1, IDS)
     assert {path.split("/")[-1] for path in changed(before, model.variables)} == {"lora_kernel_b"}

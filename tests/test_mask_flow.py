@@ -1,6 +1,7 @@
 """`check_masks`: the layers that drop masks are named, with those that would have used them."""
 
 import inspect
+import re
 from pathlib import Path
 
 import keras
@@ -17,8 +18,8 @@ layers, ops = keras.layers, keras.ops
 pytestmark = pytest.mark.filterwarnings("ignore:.*destroy the mask information")
 
 
-def tokens(name=None):
-    return keras.Input((None,), dtype="int32", name=name)
+def tokens():
+    return keras.Input((None,), dtype="int32")
 
 
 def words(ids, name="words"):
@@ -30,17 +31,16 @@ def pooling(x, name="pooling", **kwargs):
 
 
 def found(model, **kwargs):
-    """(layer, makers of the mask, layers reached) of each finding."""
-    return [tuple(lost[:3]) for lost in check_masks(model, **kwargs)]
+    """The findings as "layer: makers of the mask > layers reached", without numbers of Keras's."""
+    texts = (
+        f"{lost.layer}: {' '.join(sorted(lost.mask_of))} > {' '.join(sorted(lost.reaches))}"
+        for lost in check_masks(model, **kwargs)
+    )
+    return [re.sub(r"_\d+\b", "", text) for text in texts]
 
 
-def through(function):
-    """What is found in a model with `function` between words and pooling."""
-    ids = tokens()
-    return found(keras.Model(ids, pooling(function(words(ids)))))
-
-
-LOST = [(("words",), ("pooling",))]
+def conv(x, name="conv"):
+    return layers.Conv1D(8, 3, padding="same", name=name)(x)
 
 
 def test_the_finding_is_what_happens():
@@ -56,8 +56,7 @@ def test_the_finding_is_what_happens():
 
 def test_a_sentence_says_it():
     ids = tokens()
-    x = words(ids) * 2.0
-    x = keras_attention.SelfAttention(2, 4, name="attention")(x)
+    x = keras_attention.SelfAttention(2, 4, name="attention")(words(ids) * 2.0)
     (lost,) = check_masks(keras.Model(ids, pooling(x)))
     assert lost.message == (
         f'"{lost.layer}" (Multiply) drops the mask of "words": "attention", "pooling" read padding.'
@@ -87,80 +86,69 @@ def of_this_package(ids):
     return pooling(keras_attention.TransformerBlock(16, 2)(x))
 
 
-NOTHING_LOST = {
-    "layers of this package keep masks": of_this_package,
-    "nobody would have used it": lambda ids: layers.Dense(3)(layers.Conv1D(4, 3)(words(ids))),
-    "used up": used_up,
-    "passed by hand": passed_by_hand,
-    "a mean over features is no pooling": lambda ids: ops.mean(words(ids), axis=-1),
+def attended(attend):
+    """Queries with a mask, and values that have lost theirs."""
+    return lambda ids: pooling(attend(words(ids, "first"), conv(words(ids, "second"))))
+
+
+def of_plain_queries(ids):
+    """The output of an attention has the mask of its query alone."""
+    query = layers.Embedding(20, 8)(ids)
+    return pooling(layers.Attention(name="attention")([query, conv(words(ids))]))
+
+
+def nested(ids):
+    inputs = keras.Input((None, 8))
+    inner = keras.Model(inputs, layers.Dense(8)(conv(inputs)), name="inner")
+    return pooling(keras.Sequential([layers.Dense(8), inner], name="middle")(words(ids)))
+
+
+def pooled_inside(function):
+    """A layer inside a nested model."""
+    inputs = keras.Input((None, 8))
+    inner = keras.Model(inputs, pooling(layers.Dense(8)(inputs)), name="inner")
+    return lambda ids: inner(function(words(ids)))
+
+
+def shared(ids):
+    layer = layers.Conv1D(8, 3, name="conv")
+    return [pooling(layer(words(ids, name)), f"of_{name}") for name in ("one", "two")]
+
+
+def recurrent(ids):
+    x = layers.Masking(name="masking")(layers.Embedding(20, 8)(ids))
+    return layers.LSTM(4, name="lstm")(conv(x))
+
+
+SECOND = "conv: second > attention"
+BLOCK = {"causal": True, "cross_attention": True, "name": "attention"}
+# Models from ids on, and what is found in them.
+MODELS = {
+    "layers of this package keep masks": (of_this_package, ""),
+    "nobody would have used it": (lambda ids: layers.Dense(3)(conv(words(ids))), ""),
+    "used up": (used_up, ""),
+    "passed by hand": (passed_by_hand, ""),
+    "a mean over features is no pooling": (lambda ids: ops.mean(words(ids), axis=-1), ""),
+    "multi-head": (attended(keras_attention.MultiHeadAttention(2, 4, name="attention")), SECOND),
+    "a list": (attended(lambda *x: keras_attention.Attention(name="attention")(list(x))), SECOND),
+    "Keras's": (attended(lambda *x: layers.Attention(name="attention")(list(x))), SECOND),
+    "a block": (attended(keras_attention.TransformerBlock(16, 2, **BLOCK)), SECOND),
+    "plain queries": (of_plain_queries, "conv: words > attention"),
+    "nested": (nested, "middle/inner/conv: words > pooling"),
+    "pooled inside": (pooled_inside(conv), "conv: words > inner/pooling"),
+    "kept inside": (pooled_inside(lambda x: x), ""),
+    "a shared layer": (shared, "conv: one two > of_one of_two"),
+    "two": (lambda ids: pooling(conv(conv(words(ids), "first"))), "first: words > pooling"),
+    "no masks": (lambda ids: ops.max(words(ids), axis=(-2, 0)), "max: words > max"),
+    "recurrent": (recurrent, "conv: masking > lstm"),
 }
 
 
-@pytest.mark.parametrize("name", NOTHING_LOST)
-def test_nothing_is_lost(name):
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_lost(name):
+    function, expected = MODELS[name]
     ids = keras.Input((3, 4) if name == "used up" else (None,), dtype="int32")
-    assert found(keras.Model(ids, NOTHING_LOST[name](ids))) == []
-
-
-@pytest.mark.parametrize(
-    "attend",
-    [
-        lambda q, v: keras_attention.MultiHeadAttention(2, 4, name="attention")(q, v),
-        lambda q, v: keras_attention.Attention(name="attention")([q, v]),
-        lambda q, v: layers.Attention(name="attention")([q, v]),
-        lambda q, v: keras_attention.TransformerBlock(
-            16, 2, causal=True, cross_attention=True, name="attention"
-        )(q, v),
-    ],
-)
-def test_each_input_of_an_attention_counts(attend):
-    left, right = tokens("left"), tokens("right")
-    query, value = words(left, "first"), words(right, "second")
-    value = layers.Conv1D(8, 3, name="conv")(value)
-    model = keras.Model([left, right], pooling(attend(query, value)))
-    assert found(model) == [("conv", ("second",), ("attention",))]
-
-
-def test_the_output_of_an_attention_has_the_mask_of_its_query_alone():
-    ids = tokens()
-    query = keras.Input((3, 8))
-    value = layers.Conv1D(8, 3, name="conv")(words(ids))
-    x = layers.Attention(name="attention")([query, value])
-    model = keras.Model([query, ids], pooling(x))
-    assert found(model) == [("conv", ("words",), ("attention",))]
-
-
-def test_nested_models_are_entered():
-    inner_ids = keras.Input((None, 8))
-    inner = keras.Model(inner_ids, ops.relu(layers.Dense(8)(inner_ids)), name="inner")
-    middle = keras.Sequential([layers.Dense(8), inner], name="middle")
-    (lost,) = through(middle)
-    assert lost[0].startswith("middle/inner/relu") and lost[1:] == LOST[0]
-
-
-def test_a_layer_inside_a_nested_model_is_reached():
-    x = inputs = keras.Input((None, 8))
-    inner = keras.Model(inputs, pooling(layers.Dense(8)(x)), name="inner")
-    ids = tokens()
-    model = keras.Model(ids, inner(layers.Conv1D(8, 3, name="conv")(words(ids))))
-    assert found(model) == [("conv", ("words",), ("inner/pooling",))]
-    assert found(keras.Model(ids, inner(words(ids)))) == []
-
-
-def test_a_shared_layer_is_found_once():
-    conv = layers.Conv1D(8, 3, name="conv")
-    ids = [tokens("left"), tokens("right")]
-    outputs = [pooling(conv(words(x, f"words_{x.name}")), f"pooling_{x.name}") for x in ids]
-    ((layer, makers, reaches),) = found(keras.Model(ids, outputs))
-    assert layer == "conv"
-    assert sorted(makers) == ["words_left", "words_right"]
-    assert sorted(reaches) == ["pooling_left", "pooling_right"]
-
-
-def test_the_first_of_several_drops_is_the_one():
-    assert through(
-        lambda x: layers.Conv1D(8, 3, name="second")(layers.Conv1D(8, 3, name="first")(x))
-    ) == [("first", *LOST[0])]
+    assert found(keras.Model(ids, function(ids))) == [expected] * bool(expected)
 
 
 @pytest.mark.parametrize("other", ["masked", "plain"])
@@ -171,8 +159,8 @@ def test_a_concatenation_with_what_has_no_mask_makes_it_true_everywhere(other):
     joined = layers.Concatenate(name="joined")([x, second])
     model = keras.Model(ids, pooling(layers.Dense(8)(joined)))
     lost = check_masks(model)
-    assert [finding[:3] for finding in lost] == [("joined", *LOST[0])] * (other == "plain")
-    assert all("makes True everywhere" in finding.message for finding in lost)
+    assert found(model) == ["joined: words > pooling"] * (other == "plain")
+    assert all("makes True everywhere" in each.message for each in lost)
     attended, longer = model(np.array([[3, 4, 0, 0]])), model(np.array([[3, 4, 0, 0, 0]]))
     apart = np.abs(ops.convert_to_numpy(attended - longer)).max()
     assert (apart > 1e-6) == bool(lost)
@@ -187,25 +175,11 @@ def test_a_layer_that_erases_the_mask_of_its_input_is_named():
     assert lost.mask_of == ("words",) and "erases from its input" in lost.message
 
 
-def test_a_pooling_that_cannot_use_masks_reaches_itself():
-    ids = tokens()
-    model = keras.Model(ids, ops.max(words(ids), axis=(-2, 0)))
-    ((layer, makers, reaches),) = found(model)
-    assert makers == ("words",) and reaches == (layer,)
-
-
-def test_masking_and_recurrent_layers():
-    stack = [layers.Masking(name="masking"), layers.Conv1D(4, 3, name="conv")]
-    model = keras.Sequential([keras.Input((None, 3)), *stack, layers.LSTM(4, name="lstm")])
-    assert found(model) == [("conv", ("masking",), ("lstm",))]
-
-
 def test_other_lengths():
     ids = tokens()
     x = keras_attention.LearnedPositionEmbedding(10)(words(ids)) * 2.0
     model = keras.Model(ids, pooling(x))
-    ((_, makers, reaches),) = found(model, length=10)
-    assert (makers, reaches) == LOST[0]
+    assert found(model, length=10) == ["multiply: words > pooling"]
 
 
 def test_the_model_stays_as_it_is():
@@ -242,10 +216,9 @@ def test_the_table_of_keras_layers_is_what_they_do_and_what_is_found():
             y = layers.Reshape((keras_masks.T, -1))(y)
         lost = found(keras.Model(x, pooling(y) if len(y.shape) == 3 else y))
         if outcomes[name] in (keras_masks.DROPPED, keras_masks.FILLED):
-            assert {finding[1:] for finding in lost} == set(LOST), name
+            assert {text.partition(": ")[2] for text in lost} == {"words > pooling"}, name
         elif outcomes[name] == keras_masks.POOLED and name != "Flatten":
-            ((layer, makers, reaches),) = lost
-            assert makers == ("words",) and reaches == (layer,), name
+            assert re.fullmatch(r"(.*): words > \1", *lost), name
         else:
             assert lost == [], name
 

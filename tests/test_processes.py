@@ -15,6 +15,7 @@ from tests.arrays import numpy, random
 from tests.conformance import CASES
 from tests.contract import registry
 from tests.contract.registry import made, public
+from tests.test_transforms import check_copy
 
 BACKEND = keras.backend.backend()
 COPIES = {"pickle": lambda x: pickle.loads(pickle.dumps(x)), "deepcopy": copy.deepcopy}
@@ -42,22 +43,13 @@ def test_slots_are_copied(slot, how):
 def test_a_model_is_pickled_with_its_weights():
     """As it is saved, which `tests/contract` does with every layer."""
     (case,) = (case for case in CASES if str(case) == "TransformerBlock")
-    model, arrays = case.model(), case.arrays()
-    for weight in model.trainable_weights:
-        # That no initializer gives.
-        weight.assign(weight + random(*weight.shape, seed=3))
-    again = COPIES["pickle"](model)
-    np.testing.assert_array_equal(numpy(again(*arrays)), numpy(model(*arrays)))
-    for weight in again.trainable_weights:
-        # Of its own: to change one is not to change the other.
-        weight.assign(np.zeros(weight.shape, "float32"))
-    assert any(np.abs(numpy(weight)).max() > 0 for weight in model.trainable_weights)
+    check_copy(case, COPIES["pickle"])
 
 
 @pytest.mark.parametrize("how", COPIES)
 def test_caches_are_copied(how):
     layer = ka.MultiHeadAttention(2, 4)
-    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    x = random(2, 5, 8)
     _, cache = layer(x[:, :3], cache=layer.make_cache(2, 5))
     if BACKEND == "torch":
         # PyTorch copies no tensor that is on its way to a gradient.
@@ -70,41 +62,32 @@ def test_caches_are_copied(how):
 # Threads
 
 
-def in_threads(function, items):
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        return list(pool.map(function, items))
-
-
 def test_layers_are_built_in_threads():
-    policies = ["float32", "bfloat16"]
-
-    def build(number):
-        layer = ka.MultiHeadAttention(
-            2,
-            4,
-            score=scores.Additive(3),
-            position=positions.RelativeBias(4, 6),
-            dtype=["float32", "mixed_bfloat16"][number % 2],
-        )
+    def build(policy):
+        slots = {"score": scores.Additive(3), "position": positions.RelativeBias(4, 6)}
+        layer = ka.MultiHeadAttention(2, 4, **slots, dtype=policy)
         output = layer(np.ones((2, 5, 8), "float32"))
         return keras.backend.standardize_dtype(output.dtype), len(layer.weights)
 
-    assert in_threads(build, range(16)) == [(policies[n % 2], 13) for n in range(16)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(build, ["float32", "mixed_bfloat16"] * 8))
+    assert found == [("float32", 13), ("bfloat16", 13)] * 8
 
 
 # Processes
+
+NEAR = patterns.SlidingWindow(1, 0)
+EMBED, ATTEND = ka.SinCosPositionEmbedding(), ka.SelfAttention(2, 4, pattern=NEAR)
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="tf.data computes with TensorFlow.")
 def test_tf_data_maps_with_layers_and_patterns():
     import tensorflow as tf
 
-    embed, near = ka.SinCosPositionEmbedding(), patterns.SlidingWindow(1, 0)
-    attention = ka.SelfAttention(2, 4, pattern=near)
-    x = np.random.default_rng(0).normal(size=(6, 5, 8)).astype("float32")
-    expected = numpy(attention(embed(x)))
+    x = random(6, 5, 8)
+    expected = numpy(ATTEND(EMBED(x)))
     data = tf.data.Dataset.from_tensor_slices(x).batch(2)
-    data = data.map(lambda x: (attention(embed(x)), near(tf.range(5), tf.range(5))), 4)
+    data = data.map(lambda x: (ATTEND(EMBED(x)), NEAR(tf.range(5), tf.range(5))), 4)
     outputs, masks = zip(*data, strict=True)
     np.testing.assert_allclose(np.concatenate(outputs), expected, rtol=1e-5, atol=1e-6)
     assert all(numpy(mask).sum() == 9 for mask in masks)
@@ -115,10 +98,8 @@ def test_tf_data_maps_with_layers_and_patterns():
 def test_workers_of_a_data_loader_use_layers_and_patterns():
     import torch
 
-    x = torch.tensor(np.random.default_rng(0).normal(size=(6, 5, 8)).astype("float32"))
-    embed, near = ka.SinCosPositionEmbedding(), patterns.SlidingWindow(1, 0)
-    attention = ka.SelfAttention(2, 4, pattern=near)
-    expected = attention(embed(x)).detach()
+    x = torch.tensor(random(6, 5, 8))
+    expected = ATTEND(EMBED(x)).detach()
 
     class Rows(torch.utils.data.Dataset):
         def __len__(self):
@@ -126,7 +107,7 @@ def test_workers_of_a_data_loader_use_layers_and_patterns():
 
         def __getitem__(self, row):
             with torch.no_grad():
-                return attention(embed(x[row : row + 1]))[0], near(range(5), range(5))
+                return ATTEND(EMBED(x[row : row + 1]))[0], NEAR(range(5), range(5))
 
     # PyTorch warns of more workers than cores.
     loader = torch.utils.data.DataLoader(Rows(), 2, num_workers=1)

@@ -1,6 +1,6 @@
 """Every use of Keras's private API, with the reason and the public alternative.
 
-tests/test_keras_private.py fails with the name that Keras has moved.
+Where Keras moves one, the import of the package fails with its name, or a test of what uses it.
 """
 
 import contextlib

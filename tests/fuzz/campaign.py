@@ -30,6 +30,12 @@ def many(check, strategy):
     end, seed = time.monotonic() + SECONDS, SEED
     while time.monotonic() < end:
         print(f"FUZZ_SEED={seed}", flush=True)
-        run = hypothesis.given(strategy)(check)
-        hypothesis.seed(seed)(hypothesis.settings(max_examples=20, **COMMON)(run))()
+
+        @hypothesis.seed(seed)
+        @hypothesis.settings(max_examples=20, **COMMON)
+        @hypothesis.given(strategy)
+        def run(drawn):
+            check(drawn)
+
+        run()
         seed += 1

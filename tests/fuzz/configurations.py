@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keras_attention import patterns, scores
 from tests import definition
+from tests.arrays import wide
 
 BACKEND = keras.backend.backend()
 HEADS = [(1, 1), (2, 1), (2, 2), (4, 2), (3, 3)]
@@ -27,29 +28,30 @@ SCORES = {
     "general": lambda: scores.General(),
     "reduced_rank": lambda: scores.ReducedRank(3),
     "additive": lambda: scores.Additive(3),
+    "unbiased": lambda: scores.Additive(3, use_bias=False),
     "normed": lambda: scores.Additive(3, normalize=True),
     "concat": lambda: scores.Concat(3),
     "location": lambda: scores.Location(LONGEST),
     "key_only": lambda: scores.KeyOnly(3),
+    "one key": lambda: scores.KeyOnly(use_bias=False),
 }
 # Most kernels do no other.
 LIKELY = ["scaled_dot"] * 8 + ["dot", "half", "cosine"]
 
+NUMBERS = st.integers(1, 5)
+OF_A_NUMBER = patterns.Dilated, patterns.Strided, patterns.Prefix, patterns.Block, patterns.Global
 PATTERNS = st.recursive(
     st.one_of(
         st.just(patterns.Causal()),
         st.builds(patterns.SlidingWindow, st.integers(0, 6), st.integers(0, 6)),
-        st.builds(patterns.Dilated, st.integers(1, 4)),
-        st.builds(patterns.Strided, st.integers(1, 4)),
-        st.builds(patterns.Prefix, st.integers(1, 5)),
-        st.builds(patterns.Block, st.integers(1, 5)),
+        *(st.builds(cls, NUMBERS) for cls in OF_A_NUMBER),
     ),
     lambda inner: st.one_of(
         st.builds(lambda a, b: a & b, inner, inner),
         st.builds(lambda a, b: a | b, inner, inner),
         st.builds(lambda a: ~a, inner),
     ),
-    max_leaves=3,
+    max_leaves=4,
 )
 
 
@@ -87,37 +89,23 @@ def fill(layer, random):
         variable.assign(random.normal(*variable.shape) / np.sqrt(size))
 
 
-def defined_score(score, heads):
-    """What the definition is told of a score: its name, scale and weights for each of H heads."""
+def defined_score(score, heads, weights=None):
+    """What the definition is told of a score: its name, scale and weights for each of H heads.
+
+    `weights` are other ones than its own, by name.
+    """
     if isinstance(score, str):
         return {"score": score}
-    name = {
-        "Dot": "dot",
-        "ScaledDot": "scaled_dot",
-        "Cosine": "cosine",
-        "General": "general",
-        "ReducedRank": "reduced_rank",
-        "Additive": "additive",
-        "Concat": "concat",
-        "Location": "location",
-        "KeyOnly": "key_only",
-    }[type(score).__name__]
+    name = next(name for name, cls in scores.BUILTIN.items() if cls is type(score))
     found = {"score": name}
     if name in ("scaled_dot", "cosine"):
         found["scale"] = score.scale
-    weights = {
-        variable.path.rsplit("/", 1)[-1]: np.asarray(
-            keras.ops.convert_to_numpy(variable), "float64"
-        )
-        for variable in score.trainable_variables
-    }
+    weights = weights or {variable.name: variable for variable in score.trainable_variables}
     # Those of grouped key heads serve the query heads in a row.
-    weights = {n: np.repeat(w, heads // w.shape[0], axis=0) for n, w in weights.items()}
-    if name == "general":
-        found["matrix"] = weights["kernel"]
-    elif weights:
-        found["weights"] = weights
-    return found
+    weights = {
+        n: np.repeat(wide(array), heads // array.shape[0], axis=0) for n, array in weights.items()
+    }
+    return {**found, "weights": weights}
 
 
 def defined_pattern(pattern, query_positions, key_positions):
@@ -140,11 +128,30 @@ def close(found, expected, tolerance, name, scale=1.0):
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
 
 
+def check_slope(loss, values, gradients, random, tolerance):
+    """Gradients are those of a loss in float64: each along a direction of its own, all together."""
+    directions = [random.normal(*x.shape).astype("float64") for x in values]
+    parts = [np.asarray(g, "float64") * d for g, d in zip(gradients, directions, strict=True)]
+    error = abs(sum(part.sum() for part in parts) - definition.slope(loss, values, directions))
+    size = 1.0 + sum(np.abs(part).sum() for part in parts)
+    assert error <= tolerance * size, f"gradients: {error} of {size}"
+
+
 # How far from float64, relative to the largest number, if above 1.
 ROUNDING = {"float64": 1e-12, "float32": 5e-5, "bfloat16": 2**-6, "float16": 2**-9}
 
 
-class Short:
+def drawn(default, strategy):
+    """A field of a configuration: what it is in a row that does not give it, and by chance."""
+    return dataclasses.field(default=default, metadata={"strategy": strategy})
+
+
+def choice(default, *others):
+    """A field that is one of these, each as likely as it is often here."""
+    return drawn(default, st.sampled_from([default, *others]))
+
+
+class Configuration:
     """A dataclass that shows what is not its default, so that a failure is a line to keep."""
 
     def __repr__(self):
@@ -155,43 +162,10 @@ class Short:
         ]
         return f"{type(self).__name__}({', '.join(given)})"
 
-
-@dataclasses.dataclass(frozen=True, repr=False)
-class Problem(Short):
-    """A call of `ops.attend`. `mask` and `bias` are their axes, "1" where they broadcast."""
-
-    batch: int = 2
-    queries: int = 5
-    keys: int = 9
-    heads: tuple = (2, 2)
-    key_dim: int = 4
-    value_dim: int = 3
-    size: float = 1.0
-    score: str = "scaled_dot"
-    normalization: str = "softmax"
-    pattern: object = None
-    mask: str | None = None
-    allowed: float = 0.7
-    bias: str | None = None
-    segments: bool = False
-    offset: int | str = 0
-    query_positions: str | None = None
-    key_positions: str | None = None
-    soft_cap: float | None = None
-    sink: bool = False
-    dtype: str = "float32"
-    mode: str = "eager"
-    kernel: str = "auto"
-    blocks: tuple | None = None
-    with_scores: bool = False
-    garbage: float | None = None
-    seed: int = 0
-
-    def sizes(self, axes):
-        heads, groups = self.heads
-        of = {"B": self.batch, "T": self.queries, "S": self.keys, "H": heads, "G": groups,
-              "K": self.key_dim, "V": self.value_dim, "1": 1}  # fmt: skip
-        return tuple(of[axis] for axis in axes)
+    @classmethod
+    def by_chance(cls):
+        fields = dataclasses.fields(cls)
+        return st.builds(cls, **{field.name: field.metadata["strategy"] for field in fields})
 
 
 PAIRS = ["TS", "BHTS", "B1TS", "1HTS", "B11S", "BH1S", "B1T1", "111S", "11T1", "1H11", "1111"]
@@ -203,39 +177,43 @@ MODES = {
 }[BACKEND]
 
 
-def _decides(problem):
-    """Whether rounding decides nothing: capped at 2, many scores are 2 in float32."""
-    return problem.normalization != "hard" or problem.soft_cap != 2.0
+@dataclasses.dataclass(frozen=True, repr=False)
+class Problem(Configuration):
+    """A call of `ops.attend`. `mask` and `bias` are their axes, "1" where they broadcast."""
+
+    batch: int = choice(2, 2, 2, 1, 0)
+    queries: int = choice(5, 9, 2, 1, 0)
+    keys: int = choice(9, 5, 2, 1, 0)
+    heads: tuple = drawn((2, 2), st.sampled_from(HEADS))
+    key_dim: int = choice(4, 1, 6)
+    value_dim: int = choice(3, 4, 1)
+    size: float = choice(1.0, 1.0, 0.1, 3.0)
+    score: str = choice(*LIKELY, *SCORES)
+    normalization: str = choice(*["softmax"] * 5, "sigmoid", "sparsemax", "hard")
+    pattern: object = drawn(None, maybe(PATTERNS))
+    mask: str | None = drawn(None, maybe(st.sampled_from(["BTS", *PAIRS])))
+    allowed: float = choice(0.7, 0.3, 1.0, 0.0)
+    bias: str | None = drawn(None, maybe(st.sampled_from(PAIRS)))
+    segments: bool = choice(False, True)
+    offset: int | str = drawn(0, st.one_of(st.just(0), st.integers(-4, 12), st.just("B")))
+    query_positions: str | None = choice(None, None, "T", "BT")
+    key_positions: str | None = choice(None, None, "S", "BS")
+    soft_cap: float | None = choice(None, None, 2.0, 30.0)
+    sink: bool = choice(False, True)
+    dtype: str = choice(*DTYPES)
+    mode: str = choice(*MODES)
+    kernel: str = choice("auto", "auto", "reference", "blockwise", "banded", "one_query", "fused")
+    blocks: tuple | None = drawn(None, maybe(st.tuples(st.integers(1, 4), st.integers(1, 5))))
+    with_scores: bool = choice(False, False, False, True)
+    garbage: float | None = choice(None, np.nan, np.inf)
+    seed: int = drawn(0, st.integers(0, 2**16))
+
+    def sizes(self, axes):
+        heads, groups = self.heads
+        of = {"B": self.batch, "T": self.queries, "S": self.keys, "H": heads, "G": groups,
+              "K": self.key_dim, "V": self.value_dim, "1": 1}  # fmt: skip
+        return tuple(of[axis] for axis in axes)
 
 
-PROBLEMS = st.builds(
-    Problem,
-    batch=st.sampled_from([2, 2, 2, 1, 0]),
-    queries=st.sampled_from([5, 9, 2, 1, 0]),
-    keys=st.sampled_from([9, 5, 2, 1, 0]),
-    heads=st.sampled_from(HEADS),
-    key_dim=st.sampled_from([4, 1, 6]),
-    value_dim=st.sampled_from([3, 4, 1]),
-    size=st.sampled_from([1.0, 1.0, 0.1, 3.0]),
-    score=st.sampled_from(LIKELY + list(SCORES)),
-    normalization=st.sampled_from(["softmax"] * 5 + ["sigmoid", "sparsemax", "hard"]),
-    pattern=maybe(PATTERNS),
-    mask=maybe(st.sampled_from(["BTS", *PAIRS])),
-    allowed=st.sampled_from([0.7, 0.3, 1.0, 0.0]),
-    bias=maybe(st.sampled_from(PAIRS)),
-    segments=st.booleans(),
-    offset=st.one_of(st.just(0), st.integers(-4, 12), st.just("B")),
-    query_positions=st.sampled_from([None, None, "T", "BT"]),
-    key_positions=st.sampled_from([None, None, "S", "BS"]),
-    soft_cap=st.sampled_from([None, None, 2.0, 30.0]),
-    sink=st.booleans(),
-    dtype=st.sampled_from(DTYPES),
-    mode=st.sampled_from(MODES),
-    kernel=st.sampled_from(
-        ["auto", "auto", "reference", "blockwise", "banded", "one_query", "fused"]
-    ),
-    blocks=maybe(st.tuples(st.integers(1, 4), st.integers(1, 5))),
-    with_scores=st.sampled_from([False, False, False, True]),
-    garbage=st.sampled_from([None, np.nan, np.inf]),
-    seed=st.integers(0, 2**16),
-).filter(_decides)
+# Where rounding decides nothing: capped at 2, many scores are 2 in float32.
+PROBLEMS = Problem.by_chance().filter(lambda p: p.normalization != "hard" or p.soft_cap != 2.0)

@@ -1,6 +1,7 @@
 """Layers in any configuration: outputs, weights and gradients against float64 NumPy."""
 
 import dataclasses
+import math
 
 import hypothesis
 import keras
@@ -12,12 +13,12 @@ import keras_attention as ka
 from keras_attention import normalizations, patterns, positions
 from tests import definition
 from tests.fuzz import campaign, configurations
+from tests.fuzz.configurations import choice, drawn
 from tests.gradients import weight_gradients
 
 POSITIONS = {
     "none": lambda: None,
     "rotary": positions.Rotary,
-    "part": lambda: positions.Rotary(dim=2, layout="interleaved", max_wavelength=50.0),
     "alibi": positions.ALiBi,
     "relative_bias": lambda: positions.RelativeBias(4, 6),
     "shaw": lambda: positions.Shaw(2),
@@ -68,70 +69,44 @@ FEATURES = 8
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Call(configurations.Short):
+class Call(configurations.Configuration):
     """A layer and a call of it.
 
     `keys=None` attends to the queries themselves; in a block with a context, to 4 keys of that.
     """
 
-    layer: str = "Attention"
-    batch: int = 2
-    queries: int = 5
-    keys: int | None = None
-    heads: tuple = (2, 2)
-    key_dim: int = 4
-    value_dim: int = 4
-    score: str = "scaled_dot"
-    normalization: str = "softmax"
-    pattern: object = None
-    position: str = "none"
-    qk_norm: object = False
-    clip: float | None = None
-    soft_cap: float | None = None
-    sink: bool = False
-    query_mask: bool = False
-    key_mask: bool = False
-    attention_mask: str | None = None
-    causal: bool = False
-    bias: str | None = None
-    moved: bool = False
-    segments: bool = False
-    with_scores: bool = False
-    garbage: float | None = None
-    dtype: str = "float32"
-    seed: int = 0
-
-
-CALLS = st.builds(
-    Call,
     # A predicted window has edges, and a set's block no pattern and no position.
-    layer=st.sampled_from([name for name in LAYERS if name not in ("predictive", "set")]),
-    batch=st.sampled_from([2, 2, 1]),
-    queries=st.sampled_from([5, 9, 2, 1]),
-    keys=st.sampled_from([None, None, 9, 5, 1]),
-    heads=st.sampled_from([heads for heads in configurations.HEADS if FEATURES % heads[0] == 0]),
-    key_dim=st.sampled_from([4, 2]),
-    value_dim=st.sampled_from([4, 3]),
-    score=st.sampled_from(["scaled_dot"] * 6 + list(configurations.SCORES)),
-    normalization=st.sampled_from(["softmax"] * 5 + ["sigmoid", "sparsemax"]),
-    pattern=configurations.maybe(configurations.PATTERNS),
-    position=st.sampled_from(list(POSITIONS)),
-    qk_norm=st.sampled_from([False, False, "rms", "layer"]),
-    clip=st.sampled_from([None, None, None, 0.7]),
-    soft_cap=st.sampled_from([None, None, 2.0]),
-    sink=st.booleans(),
-    query_mask=st.booleans(),
-    key_mask=st.booleans(),
-    attention_mask=st.sampled_from([None, None, "TS", "BTS", "BHTS"]),
-    causal=st.booleans(),
-    bias=st.sampled_from([None, None, "TS", "BTS", "BHTS", "B11S"]),
-    moved=st.booleans(),
-    segments=st.booleans(),
-    with_scores=st.booleans(),
-    garbage=st.sampled_from([None, None, np.nan, np.inf, 1e38]),
-    dtype=st.sampled_from(["float32"] * 5 + ["mixed_bfloat16"]),
-    seed=st.integers(0, 2**16),
-)
+    layer: str = choice(*(name for name in LAYERS if name not in ("predictive", "set")))
+    batch: int = choice(2, 2, 1)
+    queries: int = choice(5, 9, 2, 1)
+    keys: int | None = choice(None, None, 9, 5, 1)
+    heads: tuple = choice(
+        (2, 2), *(heads for heads in configurations.HEADS if FEATURES % heads[0] == 0)
+    )
+    key_dim: int = choice(4, 2)
+    value_dim: int = choice(4, 3)
+    score: str = choice(*["scaled_dot"] * 6, *configurations.SCORES)
+    normalization: str = choice(*["softmax"] * 5, "sigmoid", "sparsemax")
+    pattern: object = drawn(None, configurations.maybe(configurations.PATTERNS))
+    position: str = choice(*POSITIONS)
+    qk_norm: object = choice(False, False, "rms", "layer")
+    clip: float | None = choice(None, None, None, 0.7)
+    soft_cap: float | None = choice(None, None, 2.0)
+    sink: bool = choice(False, True)
+    query_mask: bool = choice(False, True)
+    key_mask: bool = choice(False, True)
+    attention_mask: str | None = choice(None, None, "TS", "BTS", "BHTS")
+    causal: bool = choice(False, True)
+    bias: str | None = choice(None, None, "TS", "BTS", "BHTS", "B11S")
+    moved: bool = choice(False, True)
+    segments: bool = choice(False, True)
+    with_scores: bool = choice(False, True)
+    garbage: float | None = choice(None, None, np.nan, np.inf, 1e38)
+    dtype: str = choice(*["float32"] * 5, "mixed_bfloat16")
+    seed: int = drawn(0, st.integers(0, 2**16))
+
+
+CALLS = Call.by_chance()
 
 
 def made(call):
@@ -152,10 +127,12 @@ def made(call):
         "logit_soft_cap": call.soft_cap,
         "use_sink": call.sink and call.normalization == "softmax",
         "dtype": call.dtype,
-        **({} if cls is ka.TransformerBlock else {"value_dim": call.value_dim}),
-        **({"intermediate_dim": 6, "key_dim": None} if cls is ka.TransformerBlock else {}),
+        "value_dim": call.value_dim,
         **arguments,
     }
+    if cls is ka.TransformerBlock:
+        del options["value_dim"]
+        options |= {"intermediate_dim": 6, "key_dim": None}
     try:
         return cls(**options)
     except ValueError as error:
@@ -184,7 +161,7 @@ def check(call):
     sizes = {"B": c.batch, "H": heads, "T": c.queries, "S": keys, "1": 1}
     inputs = [random.normal(c.batch, c.queries, FEATURES)]
     if context or not itself:
-        inputs.append(random.normal(c.batch, c.keys or 4, FEATURES))
+        inputs.append(random.normal(c.batch, 4 if c.keys is None else c.keys, FEATURES))
     layer.build(*(x.shape for x in inputs))
     configurations.fill(layer, random)
 
@@ -275,18 +252,10 @@ def check(call):
     def loss(*values):
         weights = dict(zip(names, values, strict=False))
         output, scores = defined(weights, *values[len(names) :])
-        return (output * upstream).sum() + (
-            (scores * upstream_of_scores).sum() if with_scores else 0.0
-        )
+        return (output * upstream).sum() + with_scores * (scores * upstream_of_scores).sum()
 
-    values = [*weights.values(), *wide]
-    directions = [np.asarray(random.normal(*x.shape), "float64") for x in values]
-    expected = definition.slope(loss, values, directions)
     found = [*of_weights, *of_arrays[: len(inputs)]]
-    parts = [np.asarray(g, "float64") * d for g, d in zip(found, directions, strict=True)]
-    size = 1.0 + sum(np.abs(part).sum() for part in parts)
-    error = abs(sum(part.sum() for part in parts) - expected)
-    assert error <= tolerance * size, f"gradients: {error} of {size}"
+    configurations.check_slope(loss, [*weights.values(), *wide], found, random, tolerance)
     return allowed
 
 
@@ -306,7 +275,7 @@ def norm(x, scale, centered, epsilon, offset=0.0):
 
 
 def split(x, size):
-    return x.reshape(*x.shape[:2], -1, size)
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]) // size, size)
 
 
 def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None, prefix=""):
@@ -316,7 +285,7 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
     def projected(name, x, size):
         if size is None:
             return x[:, :, None]
-        return split(dense(weights, name, x, prefix).reshape(*x.shape[:2], -1), size)
+        return split(dense(weights, name, x, prefix), size)
 
     q = projected("query", query, layer.key_dim)
     k = projected("key", value, layer.key_dim)
@@ -324,22 +293,15 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
     if c.clip is not None:
         q, k, v = (np.clip(x, -c.clip, c.clip) for x in (q, k, v))
     if c.qk_norm:
-        epsilon = {"rms": layer._query_norm.epsilon, "layer": layer._query_norm.epsilon}[c.qk_norm]
-        scale = {"rms": "scale", "layer": "gamma"}[c.qk_norm]
-        q, k = (
-            norm(x, weights[f"{prefix}{side}_norm/{scale}"], c.qk_norm == "layer", epsilon)
-            for x, side in ((q, "query"), (k, "key"))
-        )
+        of_layer, epsilon = c.qk_norm == "layer", layer._query_norm.epsilon
+        scale = "gamma" if of_layer else "scale"
+        q = norm(q, weights[f"{prefix}query_norm/{scale}"], of_layer, epsilon)
+        k = norm(k, weights[f"{prefix}key_norm/{scale}"], of_layer, epsilon)
     k, v = (np.repeat(x, heads // groups, axis=2) for x in (k, v))
     given = {}
     distance = j[:, None] - i[:, :, None]
     if c.position == "rotary":
         q, k = definition.rotated(q, i, 0), definition.rotated(k, j, 0)
-    elif c.position == "part":
-        q, k = (
-            definition.rotated(x, at, 0, layout="interleaved", dim=2, wavelength=50.0)
-            for x, at in ((q, i), (k, j))
-        )
     elif c.position == "alibi":
         slopes = np.reshape(definition.slopes(heads), (1, heads, 1, 1))
         bias = bias - slopes * np.abs(distance)[:, None]
@@ -348,15 +310,12 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
         bucket = np.vectorize(lambda d: definition.bucket(int(d), 4, 6, True), otypes=[int])
         bias = bias + table[bucket(distance)].transpose(0, 3, 1, 2)
     elif c.position != "none":
-        for role, name in (
-            ("key_offsets", "key_embeddings"),
-            ("value_offsets", "value_embeddings"),
-        ):
-            path = path_of(weights, prefix, name)
+        for side in ("key", "value"):
+            path = path_of(weights, prefix, f"{side}_embeddings")
             if path is not None:
-                table = weights[path]
-                far = table.shape[1] // 2
-                given[role] = table[:, np.clip(distance, -far, far) + far].transpose(1, 0, 2, 3, 4)
+                far = weights[path].shape[1] // 2
+                moved = weights[path][:, np.clip(distance, -far, far) + far]
+                given[f"{side}_offsets"] = moved.transpose(1, 0, 2, 3, 4)
     times = None
     if getattr(layer, "mode", None) == "predictive":
         near, times = near_center(layer.window, weights, q, of_keys)
@@ -371,7 +330,7 @@ def attention(c, layer, weights, query, value, allowed, bias, i, j, of_keys=None
         found = found * times
         output = np.einsum("bhts,bshv->bthv", found, v)
     if not isinstance(layer, ka.MultiHeadAttention):
-        return output.reshape(*output.shape[:2], -1), found
+        return output.reshape(*output.shape[:2], heads * output.shape[3]), found
     if layer.use_gate:
         output = output / (1 + np.exp(-dense(weights, "gate", query, prefix)))
     kernel = weights[f"{prefix}attention_output/kernel"]
@@ -401,15 +360,9 @@ def path_of(weights, prefix, name):
 
 def score_of(score, weights, prefix, heads):
     """What the definition is told of a score, with these weights instead of its own."""
-    found = configurations.defined_score(score, heads)
-    for name in found.get("weights", ["kernel"] if "matrix" in found else ()):
-        path = path_of(weights, f"{prefix}{score.name}", name)
-        array = np.repeat(weights[path], heads // len(weights[path]), axis=0)
-        if "matrix" in found:
-            found["matrix"] = array
-        else:
-            found["weights"][name] = array
-    return found
+    folder = f"{prefix}{score.name}/"
+    own = {path.removeprefix(folder): x for path, x in weights.items() if path.startswith(folder)}
+    return configurations.defined_score(score, heads, own)
 
 
 def whole_block(c, layer, weights, inputs, allowed, bias, i, j, of_context):
@@ -480,6 +433,7 @@ ROWS = {
     "alibi": Call(queries=9, position="alibi", pattern=EARLIER, query_mask=True),
     "bias": Call(queries=9, bias="BHTS", pattern=~patterns.Causal(), query_mask=True),
     "nothing": Call(pattern=~patterns.Causal(), causal=True),
+    "no keys": Call("MultiHeadAttention", keys=0),
     "sink": Call(queries=9, sink=True, pattern=patterns.Block(3) & ~patterns.Dilated(2),
                  query_mask=True),
     "soft cap": Call(queries=9, soft_cap=2.0, pattern=EARLIER, query_mask=True),
@@ -491,7 +445,7 @@ ROWS = {
     "Shaw, moved": Call(position="shaw of heads", moved=True),
     "ALiBi, moved": Call(position="alibi", moved=True, heads=(4, 2)),
     "relative bias, moved": Call(position="relative_bias", moved=True, keys=9),
-    "a rotated part": Call(position="part", moved=True, keys=9),
+    "rotary, moved": Call(position="rotary", moved=True, keys=9),
     "Shaw of keys": Call("MultiHeadAttention", position="shaw", moved=True, keys=9),
     # A block whose ReLU has a kink at 1e-5 of the point where the gradient is taken.
     "kink": Call("TransformerBlock", queries=9, heads=(4, 2), pattern=~patterns.Dilated(3),
@@ -500,26 +454,24 @@ ROWS = {
 }  # fmt: skip
 
 
+NO_CHOICE = "nothing", "itself", "no keys"
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_rows(name):
     # Several queries have keys to choose between.
-    assert (check(ROWS[name]).sum(-1) > 1).sum() > 3 or name in ("nothing", "itself")
+    assert (check(ROWS[name]).sum(-1) > 1).sum() > 3 or name in NO_CHOICE
     if keras.backend.backend() != "jax":
         # Without weights another kernel may run.
         check(dataclasses.replace(ROWS[name], with_scores=True))
 
 
-def checked(call):
-    """Hypothesis refuses a test that returns something."""
-    check(call)
-
-
 @campaign.few(tensorflow=25, jax=5, torch=30)
 @hypothesis.given(CALLS)
 def test_layers(call):
-    checked(call)
+    check(call)
 
 
 @pytest.mark.slow
 def test_layers_for_long():
-    campaign.many(checked, CALLS)
+    campaign.many(check, CALLS)

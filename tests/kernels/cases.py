@@ -1,8 +1,8 @@
 """Problems for kernels, each by the kernel that is meant to compute it.
 
-A case is a function that returns, by name, arrays to differentiate by (`LEARNED`), sizes that are
-not the usual (`SIZES`; `length` is that of queries and keys), and all other arguments of
-`tests.problems.attend`. `fixed` is a bias without a gradient.
+A case has, by name, arrays to differentiate by (`LEARNED`), sizes that are not the usual (`SIZES`;
+`length` is that of queries and keys), and all other arguments of `tests.problems.attend`. `fixed`
+is a bias without a gradient.
 """
 
 import keras
@@ -32,7 +32,6 @@ from tests.problems import (
     K,
     S,
     T,
-    Thirds,
     V,
     inputs,
     integers,
@@ -118,7 +117,7 @@ def fold_masks():
 def tables(heads=H, count=7, features=V):
     return {
         "relative_keys": random(heads, count, K),
-        "relative_values": random(1, count, features),
+        "relative_values": random(heads, count, features),
     }
 
 
@@ -126,129 +125,121 @@ HEADS_SLOPES = random(H, 1, 1)
 EMPTY = with_empty_rows()
 # Those of the backend's own attention, whose keys and values have one size.
 FUSED = {
-    "all keys": lambda: dict(groups=H),
-    "a sink": lambda: dict(sink=random(H) + 2),
-    "causal, a sink": lambda: dict(pattern=CAUSAL, sink=random(H)),
-    "causal, from 5 on": lambda: dict(pattern=CAUSAL, offset=5),
-    "causal, one group": lambda: dict(pattern=CAUSAL, groups=1, queries=S),
-    "padding of one group": lambda: dict(mask=some(B, 1, 1, S), groups=1),
-    "padded queries": lambda: dict(mask=[some(B, 1, T, 1), RIGHT, lengths(30)], sink=random(H)),
-    "causal, padded queries": lambda: dict(mask=some(B, 1, T, 1), pattern=CAUSAL, groups=H),
-    "causal, padded keys": lambda: dict(mask=some(B, 1, 1, S), pattern=CAUSAL, queries=S),
-    "causal by other positions": lambda: dict(
+    "all keys": dict(groups=H),
+    "a sink": dict(sink=random(H) + 2),
+    "causal, a sink": dict(pattern=CAUSAL, sink=random(H)),
+    "causal, from 5 on": dict(pattern=CAUSAL, offset=5),
+    "causal, one group": dict(pattern=CAUSAL, groups=1, queries=S),
+    "padding of one group": dict(mask=some(B, 1, 1, S), groups=1),
+    "padded queries": dict(mask=[some(B, 1, T, 1), RIGHT, lengths(30)], sink=random(H)),
+    "causal, padded queries": dict(mask=some(B, 1, T, 1), pattern=CAUSAL, groups=H),
+    "causal, padded keys": dict(mask=some(B, 1, 1, S), pattern=CAUSAL, queries=S),
+    "causal by other positions": dict(
         pattern=CAUSAL, key_positions=np.arange(S, dtype="int32")[::-1].copy()
     ),
-    "rows without keys": lambda: dict(mask=[EMPTY, some(1, 1, T, 1)], sink=random(H)),
-    "segments": lambda: dict(segment_ids=segments(B, T, S), pattern=~CAUSAL),
-    "masks of heads": lambda: dict(mask=[some(1, H, 1, S), some(1, H, 1, 1, rate=0.7)]),
-    "a bias": lambda: dict(fixed=random(1, H, T, S), groups=H),
-    "a bias of keys, causal": lambda: dict(fixed=random(B, 1, 1, S), pattern=CAUSAL),
-    "a bias of queries": lambda: dict(fixed=random(B, H, T, 1), mask=LEFT, sink=random(H)),
-    "a huge bias, padding": lambda: dict(
+    "rows without keys": dict(mask=[EMPTY, some(1, 1, T, 1)], sink=random(H)),
+    "segments": dict(segment_ids=segments(B, T, S), pattern=~CAUSAL),
+    "masks of heads": dict(mask=[some(1, H, 1, S), some(1, H, 1, 1, rate=0.7)]),
+    "a bias": dict(fixed=random(1, H, T, S), groups=H),
+    "a bias of keys, causal": dict(fixed=random(B, 1, 1, S), pattern=CAUSAL),
+    "a bias of queries": dict(fixed=random(B, H, T, 1), mask=LEFT, sink=random(H)),
+    "a huge bias, padding": dict(
         fixed=np.where(some(1, H, T, S), random(1, H, T, S), -np.inf), mask=RIGHT
     ),
-    "a bias of positions, causal, from 5 on": lambda: dict(
-        fixed=distance(), pattern=CAUSAL, offset=5
-    ),
-    "a bias of other positions": lambda: dict(
+    "a bias of positions, causal, from 5 on": dict(fixed=distance(), pattern=CAUSAL, offset=5),
+    "a bias of other positions": dict(
         fixed=distance(), key_positions=random(B, S).argsort(axis=1).astype("int32")
     ),
-    "a bias of positions by heads, and another": lambda: dict(
+    "a bias of positions by heads, and another": dict(
         fixed=[distance(HEADS_SLOPES), random(B, 1, T, S)], mask=[EMPTY, some(1, 1, T, 1)]
     ),
     # By the number of keys of each row, on JAX.
-    "padded alike": lambda: dict(mask=lengths(9)),
-    "padded whole": lambda: dict(mask=lengths(0, 3)),
-    "padded at the start": lambda: dict(mask=LEFT),
-    "a window": lambda: dict(pattern=CAUSAL_WINDOW, queries=S),
-    "a window of both sides": lambda: dict(pattern=WINDOW, queries=S, mask=lengths(9, 0)),
-    "causal, padded at the end": lambda: dict(mask=lengths(9, 0), pattern=CAUSAL, queries=S),
-    "causal, padded at both ends": lambda: dict(
+    "padded alike": dict(mask=lengths(9)),
+    "padded whole": dict(mask=lengths(0, 3)),
+    "padded at the start": dict(mask=LEFT),
+    "a window": dict(pattern=CAUSAL_WINDOW, queries=S),
+    "a window of both sides": dict(pattern=WINDOW, queries=S, mask=lengths(9, 0)),
+    "causal, padded at the end": dict(mask=lengths(9, 0), pattern=CAUSAL, queries=S),
+    "causal, padded at both ends": dict(
         mask=lengths(9, 12) & ~lengths(2, 0), pattern=CAUSAL, queries=S
     ),
-    "causal, few keys": lambda: dict(pattern=CAUSAL, offset=3, queries=S, keys=T, sink=random(H)),
-    "one key": lambda: dict(mask=some(B, H, T, 1), keys=1),
-    "one of each": lambda: dict(sink=random(H), queries=1, keys=1),
+    "causal, few keys": dict(pattern=CAUSAL, offset=3, queries=S, keys=T, sink=random(H)),
+    "one key": dict(mask=some(B, H, T, 1), keys=1),
+    "one of each": dict(sink=random(H), queries=1, keys=1),
 }
 
 SINGLE_QUERY = {
-    "all heads apart": lambda: dict(groups=H),
-    "one key head": lambda: dict(groups=1, mask=some(B, 1, 1, S)),
-    "cache": lambda: dict(pattern=SlidingWindow(9, 0), offset=integers(11, 30, B)),
-    "no keys": lambda: dict(bias=random(1, H, 1, S), mask=EMPTY[:, :, :1]),
-    "capped, with a sink": lambda: dict(bias=random(H, 1, S), sink=random(H), logit_soft_cap=2.0),
-    "shaw": lambda: dict(**tables(), pattern=NEAR, offset=3, groups=H, features=V),
-    "shaw anywhere": lambda: dict(**tables(1), offset=integers(3, 40, B), groups=H, features=V),
-    "segments": lambda: dict(segment_ids=segments(B, 1, S), fixed=distance()),
+    "all heads apart": dict(groups=H),
+    "one key head": dict(groups=1, mask=some(B, 1, 1, S)),
+    "cache": dict(pattern=SlidingWindow(9, 0), offset=integers(11, 30, B)),
+    "no keys": dict(bias=random(1, H, 1, S), mask=EMPTY[:, :, :1]),
+    "capped, with a sink": dict(bias=random(H, 1, S), sink=random(H), logit_soft_cap=2.0),
+    "shaw": dict(**tables(), pattern=NEAR, offset=3, groups=H, features=V),
+    "shaw anywhere": dict(**tables(1), offset=integers(3, 40, B), groups=H, features=V),
+    "segments": dict(segment_ids=segments(B, 1, S), fixed=distance()),
 }
 
 # Those in which tiles, or rows of them, differ most.
 BLOCKWISE = {
-    "nothing allowed": lambda: dict(sink=random(H), mask=np.zeros((1, 1, 1, 1), bool)),
-    "biases": lambda: dict(
+    "biases": dict(
         bias=random(H, 1, S),
         more_bias=random(B, 1, T, 1),
         logit_soft_cap=2.0,
         pattern=WINDOW,
         offset=4,
     ),
-    "all masks": lambda: dict(bias=random(B, H, T, S), mask=[RIGHT, EMPTY, some(T, S)], groups=H),
-    "far offset": lambda: dict(pattern=WINDOW, offset=43),
-    "wide window": lambda: dict(pattern=SlidingWindow(99, 99), scale=0.3),
-    "one query": lambda: dict(pattern=WINDOW, offset=30, queries=1),
-    "one feature": lambda: dict(pattern=CAUSAL, size=1, features=1),
-    "positions": lambda: dict(
+    "all masks": dict(bias=random(B, H, T, S), mask=[RIGHT, EMPTY, some(T, S)], groups=H),
+    "wide window": dict(pattern=SlidingWindow(99, 99), scale=0.3),
+    "one feature": dict(pattern=CAUSAL, size=1, features=1),
+    "positions": dict(
         pattern=CAUSAL, query_positions=integers(0, 50, B, T), key_positions=integers(0, 50, S)
     ),
-    "offset of rows": lambda: dict(pattern=CAUSAL_WINDOW, offset=integers(-3, 20, B)),
-    "shaw anywhere": lambda: dict(**tables(), query_positions=integers(0, 50, B, T), groups=H),
-    "shaw of keys": lambda: dict(
+    "offset of rows": dict(pattern=CAUSAL_WINDOW, offset=integers(-3, 20, B)),
+    "shaw anywhere": dict(
+        relative_keys=random(H, 7, K),
+        relative_values=random(1, 7, V),
+        query_positions=integers(0, 50, B, T),
+        groups=H,
+    ),
+    "shaw of keys": dict(
         relative_keys=random(H, 5, K), bias=random(B, 1, 1, S), logit_soft_cap=4.0, offset=-4
     ),
-    "more queries than keys": lambda: dict(pattern=CAUSAL, queries=47, keys=11),
-    "relative bias of rows": lambda: dict(
+    "relative bias of rows": dict(
         table=random(8, H),
         bias=random(1, 1, T, S),
         between=relative_bias(),
         offset=integers(0, 20, B),
         logit_soft_cap=3.0,
     ),
-    "sparsemax": lambda: dict(normalization=SPARSEMAX, mask=EMPTY),
-    "sparsemax, causal, a bias": lambda: dict(
-        normalization=SPARSEMAX, pattern=CAUSAL, bias=random(1, H, T, S)
+    "sparsemax": dict(normalization=SPARSEMAX, mask=EMPTY),
+    "sparsemax of all else": dict(
+        normalization=SPARSEMAX,
+        between=alibi(),
+        segment_ids=segments(B, T, S),
+        pattern=CAUSAL,
+        bias=random(1, H, T, S),
     ),
-    "sparsemax, alibi, segments": lambda: dict(
-        normalization=SPARSEMAX, between=alibi(), segment_ids=segments(B, T, S)
-    ),
-    "entmax15": lambda: dict(normalization=ENTMAX, pattern=CAUSAL, bias=random(B, 1, T, 1)),
-    "entmax, keys": lambda: dict(normalization=ENTMAX_1_2, mask=LEFT),
-    "top_k of a union": lambda: dict(normalization=TOP_K, pattern=NEAR | Prefix(2)),
-    "sigmoid": lambda: dict(normalization=SIGMOID, mask=EMPTY, bias=random(1, H, T, S)),
-    "sigmoid of global tokens": lambda: dict(
-        normalization=SIGMOID, pattern=NEAR | Global(3), queries=S
-    ),
+    "entmax15": dict(normalization=ENTMAX, pattern=CAUSAL, bias=random(B, 1, T, 1)),
+    "entmax, keys": dict(normalization=ENTMAX_1_2, mask=LEFT),
+    "top_k of a union": dict(normalization=TOP_K, pattern=NEAR | Prefix(2)),
+    "sigmoid": dict(normalization=SIGMOID, mask=EMPTY, bias=random(1, H, T, S)),
+    "sigmoid of global tokens": dict(normalization=SIGMOID, pattern=NEAR | Global(3), queries=S),
 }
 
 BANDED = {
-    "window of itself": lambda: dict(pattern=SlidingWindow(0, 0)),
-    "causal window": lambda: dict(
+    "window of itself": dict(pattern=SlidingWindow(0, 0)),
+    "causal window": dict(
         bias=random(B, H, 1, L), sink=random(H), pattern=CAUSAL_WINDOW, mask=fold_masks()
     ),
-    "few queries": lambda: dict(
+    "few queries": dict(
         pattern=SlidingWindow(2, 9), offset=13, segment_ids=segments(B, 43, L), queries=43
     ),
-    "few keys": lambda: dict(
-        bias=random(1, 1, L, 1), pattern=SlidingWindow(2, 9), offset=-5, keys=39
-    ),
-    "many keys": lambda: dict(pattern=SlidingWindow(2, 3), offset=70, keys=90),
-    "nothing beyond the keys": lambda: dict(
-        sink=random(H), pattern=SlidingWindow(2, 3), offset=100
-    ),
-    "nothing before the keys": lambda: dict(
-        sink=random(H), pattern=SlidingWindow(2, 3), offset=-100
-    ),
-    "nothing allowed": lambda: dict(pattern=SlidingWindow(2, 3), mask=np.zeros((B, 1, 1, 1), bool)),
-    "few queries of many keys": lambda: dict(
+    "few keys": dict(bias=random(1, 1, L, 1), pattern=SlidingWindow(2, 9), offset=-5, keys=39),
+    "many keys": dict(pattern=SlidingWindow(2, 3), offset=70, keys=90),
+    "nothing beyond the keys": dict(sink=random(H), pattern=SlidingWindow(2, 3), offset=100),
+    "nothing before the keys": dict(sink=random(H), pattern=SlidingWindow(2, 3), offset=-100),
+    "nothing allowed": dict(pattern=SlidingWindow(2, 3), mask=np.zeros((B, 1, 1, 1), bool)),
+    "few queries of many keys": dict(
         bias=random(B, H, 1, 90),
         pattern=SlidingWindow(20, 0),
         offset=80,
@@ -256,18 +247,18 @@ BANDED = {
         queries=2,
         keys=90,
     ),
-    "biases of heads": lambda: dict(
+    "biases of heads": dict(
         bias=random(B, H, 1, 1),
         more_bias=random(1, H, L, 1),
         pattern=SlidingWindow(6, 1),
         logit_soft_cap=2.0,
         mask=some(B, H, 1, 1),
     ),
-    "block with a table": lambda: dict(
+    "block with a table": dict(
         table=random(8, H), pattern=Block(7) & CAUSAL, between=relative_bias()
     ),
-    "not by distance": lambda: dict(pattern=SlidingWindow(4, 2), between=by_product()),
-    "dilated causal": lambda: dict(
+    "not by distance": dict(pattern=SlidingWindow(4, 2), between=by_product()),
+    "dilated causal": dict(
         table=random(8, H),
         bias=random(1, 1, 1, L),
         sink=random(H),
@@ -275,21 +266,19 @@ BANDED = {
         between=relative_bias(),
         segment_ids=segments(),
     ),
-    "dilated window": lambda: dict(
+    "dilated window": dict(
         pattern=Dilated(3) & SlidingWindow(6, 3), mask=fold_masks(), segment_ids=segments()
     ),
-    "strided causal": lambda: dict(
-        sink=random(H), pattern=Strided(5) & CAUSAL, mask=some(B, 1, 1, L)
-    ),
-    "grid window": lambda: dict(
+    "strided causal": dict(sink=random(H), pattern=Strided(5) & CAUSAL, mask=some(B, 1, 1, L)),
+    "grid window": dict(
         table=random(49, H),
         bias=random(1, H, 1, N),
-        pattern=GridWindow(GRID, 4, 2),
+        pattern=GridWindow(GRID, (3, 5), (1, 2)),
         between=grid_bias(),
         mask=some(B, 1, 1, N),
         length=N,
     ),
-    "neighborhood": lambda: dict(
+    "neighborhood": dict(
         table=random(52, H),
         bias=random(1, H, N + 1, 1),
         pattern=Neighborhood((24, 4), 3, prefix=1),
@@ -299,33 +288,35 @@ BANDED = {
         length=N + 1,
         groups=H,
     ),
-    "axial": lambda: dict(
+    "axial": dict(
         table=random(8, H),
         sink=random(H),
         pattern=Axial(GRID, prefix=2),
         between=relative_bias(),
         length=N + 2,
     ),
-    "shaw prefix": lambda: dict(
-        **tables(), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H
-    ),
-    "random blocks": lambda: dict(pattern=RandomBlocks(L, 5, 2, seed=3)),
-    "sigmoid in a window": lambda: dict(normalization=SIGMOID, pattern=NEAR),
-    "entmax in a neighborhood": lambda: dict(
+    "shaw prefix": dict(**tables(), sink=random(H), pattern=Prefix(10) | CAUSAL, keys=41, groups=H),
+    "shaw in a window": dict(**tables(), pattern=SlidingWindow(9, 2), offset=5),
+    "random blocks": dict(pattern=RandomBlocks(L, 5, 2, seed=3)),
+    "sigmoid in a window": dict(normalization=SIGMOID, pattern=NEAR),
+    "entmax in a neighborhood": dict(
         normalization=ENTMAX, pattern=Neighborhood((24, 4), 3), length=N
     ),
 }
 
 GLOBAL = {
-    "a window": lambda: dict(pattern=NEAR | Global(3)),
-    "padding, a sink, a bias": lambda: dict(
+    "a window": dict(pattern=NEAR | Global(3)),
+    "padding, a sink, a bias": dict(
         pattern=NEAR | Global(3),
         mask=~lengths(0, 20, of=L),
         sink=random(H),
         bias=random(1, H, L, 1),
     ),
-    "bigbird": lambda: dict(
+    "bigbird": dict(
         pattern=RandomBlocks(L, 5, 2, seed=3) | NEAR | Global(2), mask=~lengths(0, 20, of=L)
+    ),
+    "strided, texts": dict(
+        pattern=Strided(6) | Prefix(2), segment_ids=segments(), logit_soft_cap=2.0
     ),
 }
 
@@ -343,54 +334,6 @@ OF_KERNEL = {
     "blockwise": {},
     "banded": {"length": L},
     "global": {"length": L},
-}
-# Those that differ from one above in little.
-SLOW = {
-    "blockwise": {
-        "bias of one number": lambda: dict(bias=random(1, 1, 1, 1), sink=random(H)),
-        "negative offset": lambda: dict(pattern=CAUSAL, offset=-9),
-        "offset array": lambda: dict(
-            pattern=WINDOW, offset=keras.ops.convert_to_tensor(np.int32(6))
-        ),
-        "future": lambda: dict(pattern=~CAUSAL, offset=20),
-        "prefix": lambda: dict(pattern=CAUSAL | Prefix(7)),
-        "not": lambda: dict(pattern=~WINDOW & ~Dilated(2)),
-        "of a user": lambda: dict(pattern=Thirds() & CAUSAL, mask=RIGHT),
-        "alibi": lambda: dict(between=alibi(), pattern=CAUSAL, offset=14, groups=H),
-        "alibi anywhere": lambda: dict(
-            between=alibi(), query_positions=integers(0, 50, T), key_positions=integers(0, 50, B, S)
-        ),
-        "shaw": lambda: dict(**tables(1), pattern=CAUSAL, offset=10, groups=H),
-        "shaw of heads": lambda: dict(
-            relative_keys=random(H, 7, K), relative_values=random(H, 7, V), mask=EMPTY
-        ),
-        "shaw of values": lambda: dict(relative_values=random(1, 9, V), mask=LEFT),
-    },
-    "banded": {
-        "dilated": lambda: dict(pattern=Dilated(3), between=alibi()),
-        "strided": lambda: dict(bias=random(B, 1, 1, L), pattern=Strided(5)),
-        "uneven grid window": lambda: dict(
-            sink=random(H),
-            bias=random(B, 1, 98, 1),
-            pattern=GridWindow((7, 14), (3, 4), (1, 2)) & CAUSAL,
-            between=alibi(),
-            segment_ids=segments(B, 98, 98),
-            length=98,
-        ),
-        "shaw": lambda: dict(**tables(), mask=some(B, 1, 1, L), groups=H),
-        "shaw causal": lambda: dict(**tables(1), pattern=CAUSAL, offset=5, groups=H),
-        "shaw wide": lambda: dict(**tables(), pattern=SlidingWindow(9, 2), offset=5),
-        "beside a window": lambda: dict(
-            pattern=NEAR | RandomBlocks(83, 7, 3), segment_ids=segments()
-        ),
-    },
-    "global": {
-        "blocks and texts": lambda: dict(pattern=Block(6) | Global(2), segment_ids=segments()),
-        "strided": lambda: dict(pattern=Strided(6) | Prefix(2), logit_soft_cap=2.0),
-        "bigbird, causal": lambda: dict(
-            pattern=CAUSAL & (Global(2) | NEAR | RandomBlocks(L, 5, 2))
-        ),
-    },
 }
 
 
@@ -426,7 +369,7 @@ def as_on_a_gpu(patch):
 
 def problem(kernel, name):
     """Arrays to differentiate by, and all other arguments of `attend`."""
-    case = (CASES[kernel].get(name) or SLOW[kernel][name])()
+    case = CASES[kernel][name]
     sizes = OF_KERNEL[kernel] | {n: x for n, x in case.items() if n in SIZES}
     if "length" in sizes:
         sizes = dict.fromkeys(("queries", "keys"), sizes.pop("length")) | sizes

@@ -1,14 +1,11 @@
-"""Entmax of any α, sparsemax and top-k: against searches for their thresholds, and their laws."""
+"""Entmax of any α, sparsemax and top-k, against searches for their thresholds."""
 
 import keras
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 import keras_attention as ka
-from keras_attention import normalizations, patterns
+from keras_attention import normalizations
 from keras_attention.kernels.entmax import entmax, entmax15, sparsemax
 from tests import definition
 from tests.arrays import close, numpy, random, wide
@@ -59,15 +56,6 @@ def test_keys_next_to_the_threshold():
     assert weights_of(sparsemax, np.array([2.0, 1.0])).tolist() == [1, 0]
 
 
-def test_the_ends_are_softmax_and_sparsemax():
-    scores = keras.ops.array(2 * random(2, 9))
-    near, far = numpy(entmax(scores, 1.01)), numpy(sparsemax(scores))
-    np.testing.assert_allclose(near, numpy(keras.ops.softmax(scores)), atol=1e-2)
-    np.testing.assert_allclose(numpy(entmax(scores, 2.0)), far, atol=1e-5)
-    for normalization in (normalizations.Entmax(2), normalizations.Sparsemax()):
-        np.testing.assert_array_equal(numpy(normalization.normalize(scores, None)), far)
-
-
 @pytest.mark.parametrize("shape", ["even", "power", "root", "logarithm"])
 def test_many_keys_reach_the_threshold(shape):
     # Where Newton's method starts far from it, or the support is large.
@@ -80,7 +68,7 @@ def test_many_keys_reach_the_threshold(shape):
             np.testing.assert_allclose(total, 1, atol=2e-4)
 
 
-@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.9])
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.9, 2.0])
 def test_gradients_are_those_of_the_definition(alpha):
     scores, direction = random(3, 6, seed=1), random(3, 6, seed=2)
 
@@ -91,21 +79,13 @@ def test_gradients_are_those_of_the_definition(alpha):
     for function in of(alpha)[1:]:
         (found,) = gradients(lambda x, f=function: keras.ops.multiply(f(x), direction), [scores])
         np.testing.assert_allclose(found, of_scores, rtol=1e-3, atol=1e-4)
-    found, found_alpha = gradients(
-        lambda x, alpha: keras.ops.multiply(entmax(x, alpha), direction),
-        [scores, np.array([alpha], "float32")],
-    )
-    np.testing.assert_allclose(found, of_scores, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(found_alpha, of_alpha, rtol=2e-3, atol=1e-3)
-
-
-@in_float64
-def test_the_gradient_of_sparsemax_is_that_of_finite_differences():
-    scores, direction = (random(4, 7, seed=n).astype("float64") for n in (3, 4))
-    (found,) = gradients(lambda x: keras.ops.multiply(sparsemax(x), direction), [scores])
-    (expected,) = definition.gradients(lambda x: (expected_of(x, 2) * direction).sum(), [scores])
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
+    if alpha < 2:
+        found, found_alpha = gradients(
+            lambda x, alpha: keras.ops.multiply(entmax(x, alpha), direction),
+            [scores, np.array([alpha], "float32")],
+        )
+        np.testing.assert_allclose(found, of_scores, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(found_alpha, of_alpha, rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -138,29 +118,6 @@ def test_masks_and_huge_scores_give_numbers(alpha):
         assert np.isfinite(slope).all() and not slope[1, 2:].any()
 
 
-SCORES = arrays.arrays(
-    "float32",
-    arrays.array_shapes(min_dims=1, max_dims=2, max_side=4),
-    elements=st.floats(-4, 4, width=16),
-)
-
-
-@settings(max_examples=25, deadline=None)
-@given(SCORES, st.integers(-1000, 1000), st.randoms(use_true_random=False))
-def test_adding_to_all_scores_or_reordering_them_changes_nothing_else(scores, shift, dice):
-    weights = weights_of(sparsemax, scores)
-    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
-    shifted = weights_of(sparsemax, scores + np.float32(shift))
-    np.testing.assert_allclose(shifted, weights, atol=1e-3)
-    order = dice.sample(range(scores.shape[-1]), scores.shape[-1])
-    np.testing.assert_allclose(
-        weights_of(sparsemax, scores[..., order]), weights[..., order], atol=1e-6
-    )
-    # Larger scores never get less.
-    ranked = np.take_along_axis(weights, np.argsort(scores, axis=-1), -1)
-    assert (np.diff(ranked, axis=-1) >= -1e-6).all()
-
-
 # Top-k
 
 
@@ -176,19 +133,10 @@ def test_top_k_keeps_the_largest_and_all_that_equal_the_last():
     close(slope[0], np.array([share, 0, -share, 0]))
 
 
-def test_top_k_of_few_visible_keys_is_softmax():
-    layer = ka.SelfAttention(2, 4, causal=True, normalization=normalizations.TopK(3))
-    x = random(2, 6, 8)
-    weights = numpy(layer(x, return_attention_scores=True)[1])
-    assert ((weights > 0).sum(-1) == np.minimum(np.arange(6) + 1, 3)).all()
-    plain = ka.SelfAttention(2, 4, pattern=patterns.Causal())
-    plain.build(x.shape)
-    plain.set_weights(layer.get_weights())
-    expected = numpy(plain(x, return_attention_scores=True)[1])
-    close(weights[:, :, :3], expected[:, :, :3])
-    # A length that is unknown until run time, and may be below k.
+def test_top_k_of_a_length_that_is_unknown_until_run_time_and_may_be_below_k():
+    layer, x = ka.SelfAttention(2, 4, normalization=normalizations.TopK(3)), random(2, 6, 8)
     tokens = keras.Input((None, 8))
     model = keras.Model(tokens, layer(tokens))
     for length in (6, 2):
         found = model.predict_on_batch(x[:, :length])
-        np.testing.assert_allclose(found, numpy(layer(x))[:, :length], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found, numpy(layer(x[:, :length])), rtol=1e-4, atol=1e-5)

@@ -15,14 +15,8 @@ ROWS = np.array([0, 1, 5000, 8191, 8192, 16_000, T - 1])
 KEYS = np.random.default_rng(0).random((1, 1, 1, T)) < 0.8
 SEGMENTS = np.sort(np.random.default_rng(1).integers(0, 3, (1, T)), axis=1).astype("int32")
 OPTIONS = {
-    "plain": {},
-    "padding": {"mask": KEYS},
-    "causal": {"pattern": "causal"},
     "window": {"pattern": patterns.SlidingWindow(100, 5)},
     "strided": {"pattern": patterns.Strided(64)},
-    "prefix": {"pattern": patterns.Prefix(100) | patterns.Causal()},
-    "block": {"pattern": patterns.Block(1000)},
-    "alibi": {"position": positions.ALiBi(), "pattern": "causal"},
     "rotary": {"position": positions.Rotary()},
     "relative bias": {"position": positions.RelativeBias(32, 128)},
     "shaw": {"position": positions.Shaw(16)},

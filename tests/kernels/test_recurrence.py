@@ -1,71 +1,61 @@
 """Sums over the past, and the gated delta rule, in chunks, against the recurrence in float64."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
 
 from keras_attention.kernels.linear_time import delta, recurrence
 from tests.arrays import numpy
+from tests.compiled import compiled
 from tests.gradients import gradients
 
 B, T, H, G, K, V = 2, 21, 4, 2, 5, 3
 
 
-def arrays(features, strength=0.5):
+def arrays(features, strength=0.5, delta=False):
+    """Query, key and value, rates of the delta rule, and decays of so many features, or none."""
     rng = np.random.default_rng(0)
-    query, key = rng.normal(size=(B, T, H, K)), rng.normal(size=(B, T, G, K))
-    value = rng.normal(size=(B, T, G, V))
-    decay = [] if features is None else [-strength * rng.exponential(size=(B, T, G, features))]
-    return [x.astype("float32") for x in (query, key, value, *decay)]
+    found = [rng.normal(size=(B, T, *shape)) for shape in ((H, K), (G, K), (G, V))]
+    if delta:
+        found[1] /= np.linalg.norm(found[1], axis=-1, keepdims=True)
+        found.append(rng.uniform(size=(B, T, G, 1)))
+    if features is not None:
+        found.append(-strength * rng.exponential(size=(B, T, G, features)))
+    return [x.astype("float32") for x in found]
 
 
-def definition(query, key, value, decay=None):
-    """Output and last state, by the recurrence."""
+def definition(query, key, value, decay=0.0, rate=None):
+    """Output and last state, by the recurrence; with rates, by the gated delta rule."""
     query, key, value = (x.astype("float64") for x in (query, key, value))
-    decay = np.zeros_like(key) if decay is None else np.broadcast_to(decay, key.shape)
+    decay = np.broadcast_to(decay, key.shape)
     state, outputs = np.zeros((B, G, K, V)), []
     for t in range(T):
-        state = np.exp(decay[:, t])[..., None] * state
-        state = state + key[:, t, :, :, None] * value[:, t, :, None]
+        k, beta = key[:, t], 1.0 if rate is None else rate[:, t][..., None]
+        if rate is not None:
+            state = state - beta * np.einsum("bgk,bgl,bglv->bgkv", k, k, state)
+        state = np.exp(decay[:, t])[..., None] * state + beta * k[..., None] * value[:, t, :, None]
         whole = np.repeat(state, H // G, axis=1)
         outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], whole))
     return np.stack(outputs, axis=1), state
-
-
-def delta_arrays():
-    rng = np.random.default_rng(0)
-    query, key = rng.normal(size=(B, T, H, K)), rng.normal(size=(B, T, G, K))
-    key /= np.linalg.norm(key, axis=-1, keepdims=True)
-    value, rate = rng.normal(size=(B, T, G, V)), rng.uniform(size=(B, T, G, 1))
-    decay = -0.3 * rng.exponential(size=(B, T, G, 1))
-    return [x.astype("float32") for x in (query, key, value, rate, decay)]
 
 
 def delta_definition(query, key, value, rate, decay=0.0):
-    """The same of the gated delta rule."""
-    decay = np.broadcast_to(decay, rate.shape)
-    state, outputs = np.zeros((B, G, K, V)), []
-    for t in range(T):
-        k, beta = key[:, t].astype("float64"), rate[:, t][..., None]
-        erased = state - beta * np.einsum("bgk,bgl,bglv->bgkv", k, k, state)
-        state = np.exp(decay[:, t])[..., None] * erased
-        state = state + beta * k[..., None] * value[:, t, :, None]
-        whole = np.repeat(state, H // G, axis=1)
-        outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], whole))
-    return np.stack(outputs, axis=1), state
+    return definition(query, key, value, decay, rate)
 
 
 def check(run, given, definition):
     """Whole chunks and pieces, output and state, are those of the definition."""
     expected, last = definition(*given)
     for chunk in (8, T):
-        output, state = run(*map(keras.ops.convert_to_tensor, given), chunk=chunk)
+        output, state = compiled(functools.partial(run, chunk=chunk), *given)
         np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=2e-5)
         np.testing.assert_allclose(numpy(state), last, rtol=1e-4, atol=2e-5)
     state, outputs = None, []
     for cut in (slice(0, 10), slice(10, 11), slice(11, T)):
-        cuts = [keras.ops.convert_to_tensor(x[:, cut]) for x in given]
-        output, state = run(*cuts, state=state, chunk=8)
+        piece = functools.partial(run, state=state, chunk=8)
+        output, state = compiled(piece, *(x[:, cut] for x in given))
         outputs.append(numpy(output))
     np.testing.assert_allclose(np.concatenate(outputs, 1), expected, rtol=1e-4, atol=2e-5)
 
@@ -80,14 +70,14 @@ def test_chunks_are_the_recurrence(features, strength):
 
 @pytest.mark.parametrize("decays", [True, False])
 def test_chunks_are_the_delta_rule(decays):
-    check(delta.run, delta_arrays()[: 4 + decays], delta_definition)
+    check(delta.run, arrays(1 if decays else None, 0.3, delta=True), delta_definition)
 
 
 @pytest.mark.parametrize("features", [None, 1, K, "delta"])
 def test_gradients_do_not_depend_on_chunks(features):
     run, given = recurrence.run, arrays(None if features == "delta" else features)
     if features == "delta":
-        run, given = delta.run, delta_arrays()
+        run, given = delta.run, arrays(1, 0.3, delta=True)
 
     def total(chunk):
         def function(*arrays):

@@ -29,19 +29,12 @@ CASES = {
 
 def program(layer, shapes):
     """`layer` of arrays, exported for shapes such as "b, t, 8"."""
-    values = [variable.value for variable in layer.variables]
-
-    def function(values, *arrays):
-        with keras.StatelessScope(zip(layer.variables, values, strict=True)):
-            return layer(*arrays)
-
     scope = jax.export.SymbolicScope()
     specs = [
         jax.ShapeDtypeStruct(jax.export.symbolic_shape(shape, scope=scope), "float32")
         for shape in shapes
     ]
-    exported = jax.export.export(jax.jit(function))(values, *specs)
-    return lambda *arrays: exported.call(values, *arrays)
+    return jax.export.export(jax.jit(lambda *arrays: layer(*arrays)))(*specs).call
 
 
 def check(layer, shapes, all_sizes):

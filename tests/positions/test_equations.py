@@ -9,6 +9,8 @@ import pytest
 from keras_attention import Attention, patterns, positions
 from tests import definition
 from tests.arrays import numpy, random
+from tests.compiled import compiled
+from tests.definition import turned
 
 B, T, H, G, K, V, D = 2, 7, 4, 2, 8, 5, 8
 GRID = {"grid": (2, 3), "prefix": 1}
@@ -19,18 +21,8 @@ def cells(position):
     return divmod(position - 1, 3) if position else (0, 0)
 
 
-def turned(x, angles, interleaved=False):
-    """A vector with pairs of its first features rotated as complex numbers."""
-    count, out = len(angles), x.copy()
-    first = np.arange(0, 2 * count, 2) if interleaved else np.arange(count)
-    second = first + (1 if interleaved else count)
-    pairs = (x[first] + 1j * x[second]) * np.exp(1j * np.asarray(angles))
-    out[first], out[second] = pairs.real, pairs.imag
-    return out
-
-
 def theta(size, wavelength):
-    return wavelength ** (-2 * np.arange(size // 2) / size)
+    return np.array([definition.theta(n, size, 0, wavelength) for n in range(size // 2)])
 
 
 def t5(rule):
@@ -161,12 +153,12 @@ EQUATIONS = {
         lambda: positions.AxialRotary(
             **GRID, layout="interleaved", dim=4, scaling="linear", factor=2.0
         ),
-        axial(4, 10000, 2, interleaved=True),
+        axial(4, 10000, 2, layout="interleaved"),
     ),
     "mixed": (lambda: positions.MixedRotary(**GRID), mixed()),
     "mixed-interleaved": (
         lambda: positions.MixedRotary(**GRID, layout="interleaved", dim=4),
-        mixed(interleaved=True),
+        mixed(layout="interleaved"),
     ),
     "rotary": (lambda: positions.Rotary(30.0), rotary),
 }
@@ -215,12 +207,16 @@ def test_a_layer_is_the_equation(kind):
         layer.build((B, T, D), (B, T, D))
         layer.set_weights([random(*w.shape, seed=n) / 2 for n, w in enumerate(layer.weights)])
         at = ROWS if window is None else in_order
-        output, weights = expected_of(layer, equation, x, at, window or T * T)
-        for call in [{"positions": at}] + [{}] * (at is in_order):
-            found = layer(x, use_causal_mask=True, **given, **call)
-            np.testing.assert_allclose(numpy(found[1]), weights, rtol=1e-4, atol=1e-5)
-            output = output.reshape(B, T, H * V)
-            np.testing.assert_allclose(numpy(found[0]), output, rtol=1e-4, atol=1e-5)
+        expected, weights = expected_of(layer, equation, x, at, window or T * T)
+        calls = [{"positions": at}] + [{}] * (at is in_order)
+
+        def outputs(x, layer=layer, calls=calls):
+            return [layer(x, use_causal_mask=True, **given, **call) for call in calls]
+
+        for output, found in compiled(outputs, x):
+            np.testing.assert_allclose(numpy(found), weights, rtol=1e-4, atol=1e-5)
+            expected = expected.reshape(B, T, H * V)
+            np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("start", [0, 10**6])

@@ -1,7 +1,5 @@
 """Positions: what kernels and layers ask of one, shown on custom and on all built-in ones."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
@@ -16,14 +14,18 @@ B, T, S, H, K, D = 3, 5, 7, 2, 4, 8
 
 @keras.saving.register_keras_serializable(package="test_positions")
 class Slope(ka.positions.Position):
-    """A bias by distance, without weights."""
+    """A bias by distance, without weights, of pairs of a pattern: a slot in a slot."""
 
-    def __init__(self, slope, **kwargs):
+    def __init__(self, slope, pattern=None, **kwargs):
         super().__init__(**kwargs)
         self.slope = slope
+        self.pattern = pattern
 
     def bias(self, i, j, num_heads):
-        return -self.slope * keras.ops.cast(keras.ops.abs(i - j), "float32")
+        far = keras.ops.cast(keras.ops.abs(i - j), "float32")
+        if self.pattern is not None:
+            far = keras.ops.where(self.pattern.attends(i, j), far, 0.0)
+        return -self.slope * far
 
 
 @keras.saving.register_keras_serializable(package="test_positions")
@@ -77,55 +79,6 @@ def test_a_position_enters_the_scores(kind):
 # The slot
 
 
-def test_a_position_without_a_bias_gives_the_kernel_none():
-    assert Turn().bias_between(2) is None and "bias" not in Turn().overrides
-    assert ka.positions.Position().bias_between(2) is None
-    assert "bias" in Slope(1.0).overrides & Both().overrides
-    assert callable(Slope(1.0).bias_between(2))
-
-
-def test_get_takes_a_position_a_config_or_none():
-    assert ka.positions.get(None) is None
-    position = Slope(0.3)
-    assert ka.positions.get(position) is position
-    config = json.loads(json.dumps(keras.saving.serialize_keras_object(position)))
-    assert ka.positions.get(config).slope == 0.3
-
-
-@keras.saving.register_keras_serializable(package="test_positions")
-class Projected(ka.positions.Position):
-    """A custom table (Dai et al. 2019, without their biases of keys): q_i · W_k r[i − j]."""
-
-    def build_inputs(self, query_shape, key_shape):
-        self.features = key_shape[-1]
-
-    def build(self, query_shape, key_shape):
-        self.table = self.add_weight(name="table", shape=(2 * T, self.features))
-
-    def projected_table(self):
-        return self.table
-
-    def query_bias(self, query, key, i, j, of_queries, of_keys):
-        terms = keras.ops.einsum("bthk,nhk->bhtn", query, of_keys)
-        at = keras.ops.broadcast_to(i - j + T, (*keras.ops.shape(terms)[:3], key.shape[1]))
-        return keras.ops.take_along_axis(terms, at, axis=-1)
-
-
-def test_a_custom_position_may_have_a_table_that_layers_project():
-    layer, x = ka.SelfAttention(H, K, position=Projected(), use_bias=False), random(B, T, D)
-    _, found = layer(x, return_attention_scores=True)
-    kernels = (numpy(d.kernel).reshape(D, H, K) for d in (layer.query_dense, layer.key_dense))
-    query, key = (np.einsum("btd,dhk->bthk", x, kernel) for kernel in kernels)
-    rows = np.einsum(
-        "nd,dhk->nhk", numpy(layer.position.table), numpy(layer.key_dense.kernel).reshape(D, H, K)
-    )
-    bias = np.einsum("bthk,nhk->bhtn", query, rows)
-    at = np.broadcast_to(np.arange(T)[:, None] - np.arange(T) + T, (B, H, T, T))
-    bias = np.take_along_axis(bias, at, axis=-1)
-    _, expected = definition.attend(query, key, key, bias=bias)
-    np.testing.assert_allclose(numpy(found), expected, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("position", ["disentangled", "shaw"])
 def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
     x = random(B, T, D)
@@ -140,43 +93,27 @@ def test_layers_that_are_not_built_yet_have_a_config(position, tmp_path):
     assert keras.models.load_model(tmp_path / "model.keras")(x).shape == (B, T, 8)
 
 
-@keras.saving.register_keras_serializable(package="test_positions")
-class Outside(ka.positions.Position):
-    """A slot in a slot: its argument is an object of the package's own."""
-
-    def __init__(self, pattern, **kwargs):
-        super().__init__(**kwargs)
-        self.pattern = pattern
-
-    def bias(self, i, j, num_heads):
-        return -keras.ops.cast(self.pattern.attends(i, j), "float32")
+SHARED = {
+    "position": ka.positions.RelativeBias(8, 16),
+    "score": ka.scores.General(),
+    # An argument is an object of the package's own again.
+    "own": Slope(0.3, ka.patterns.SlidingWindow(1, 1)),
+}
 
 
-def loaded(model, folder):
-    """The model of a file, which gives the same."""
-    model.save(folder / "model.keras")
-    again, x = keras.saving.load_model(folder / "model.keras"), random(2, 5, 8)
-    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), rtol=1e-6)
-    return again
-
-
-def test_an_object_as_an_argument_of_a_slot_is_one_again_after_loading(tmp_path):
-    symbol = keras.Input((None, 8))
-    layer = ka.SelfAttention(2, 4, position=Outside(ka.patterns.SlidingWindow(1, 1)))
-    again = loaded(keras.Model(symbol, layer(symbol)), tmp_path)
-    assert again.get_layer(layer.name).position.pattern == ka.patterns.SlidingWindow(1, 1)
-
-
-@pytest.mark.parametrize("slot", ["position", "score"])
-def test_a_slot_shared_by_layers_is_shared_after_loading(slot, tmp_path):
-    shared = ka.positions.RelativeBias(8, 16) if slot == "position" else ka.scores.General()
-    symbol = hidden = keras.Input((None, 8))
+@pytest.mark.parametrize("name", SHARED)
+def test_a_slot_shared_by_layers_is_shared_after_loading(name, tmp_path):
+    symbol, slot = keras.Input((None, 8)), "score" if name == "score" else "position"
+    hidden, x = symbol, random(2, 5, 8)
     for _ in range(3):
-        hidden = ka.MultiHeadAttention(2, 4, **{slot: shared})(hidden)
+        hidden = ka.MultiHeadAttention(2, 4, **{slot: SHARED[name]})(hidden)
     model = keras.Model(symbol, hidden)
-    again = loaded(model, tmp_path)
-    assert len({id(getattr(layer, slot)) for layer in again.layers[1:]}) == 1
-    assert len(again.weights) == len(model.weights)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(again(x)), numpy(model(x)), rtol=1e-6)
+    first, *others = (getattr(layer, slot) for layer in again.layers[1:])
+    assert all(other is first for other in others) and len(again.weights) == len(model.weights)
+    assert getattr(first, "pattern", None) == getattr(SHARED[name], "pattern", None)
 
 
 def test_a_position_may_refuse_to_decode():
@@ -225,3 +162,48 @@ def test_a_score_of_ones_own_is_trusted_with_every_position():
     for position in (ka.positions.Rotary(), ka.positions.Shaw(2)):
         layer = ka.SelfAttention(2, 4, score=Halved(), position=position)
         assert layer(random(2, 5, 8)).shape == (2, 5, 8)
+
+
+# Embeddings of distances
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_tables_are_read_in_float32_in_mixed_precision(policy):
+    layer = ka.RelativePositionAttention(1, 1, 3, use_values=False, dtype=policy)
+    x = np.ones((1, T, 1), "float32")
+    layer.build(x.shape)
+    # As bfloat16 or float16 hold them, these rows are one.
+    table = 1024 + 0.25 * np.arange(7.0).reshape(1, 7, 1)
+    layer.set_weights(
+        [table if w.shape == table.shape else np.ones(w.shape) for w in layer.weights]
+    )
+    _, weights = layer(x, return_attention_scores=True)
+    at = np.arange(T)
+    scores = 1 + table[0, np.clip(at - at[:, None], -3, 3) + 3, 0]
+    expected = definition.softmax(scores)
+    assert expected[0].max() > 1.5 * expected[0].min()
+    close(numpy(weights)[0, 0], expected, 2**-8)
+
+
+def test_a_config_of_0_1_0_that_was_not_built_is_not_built():
+    position = ka.positions.Shaw(2)
+    position.build_from_config({"value_size": None})
+    assert not position.built
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("position", ["disentangled", "shaw"])
+def test_lengths_unknown_in_a_graph_may_be_zero(position):
+    made = ka.positions.Shaw(2) if position == "shaw" else ka.positions.Disentangled(8, 6)
+    layer = ka.MultiHeadAttention(2, 4, position=made)
+    for known in (None, 1):
+        query, value = keras.Input((known, D)), keras.Input((None, D))
+        model = keras.Model([query, value], layer(query, value, return_attention_scores=True))
+        for queries, keys in ((1, 0), (1, S), (T, S), (0, S), (0, 0), (T, 0)):
+            if known in (None, queries):
+                given = [random(B, queries, D), random(B, keys, D)]
+                found, weights = model.predict(given, verbose=0)
+                assert found.shape == (B, queries, D) and np.isfinite(found).all()
+                assert weights.shape == (B, 2, queries, keys)
+        model = keras.Model([query, value], layer(query, value))
+        assert np.isfinite(model.predict([random(B, 1, D), random(B, 0, D)], verbose=0)).all()
