@@ -9,7 +9,7 @@ import pytest
 DEVICES = int(os.environ.get("VIRTUAL_DEVICES", "0"))
 BACKEND = keras.config.backend()
 OF = {
-    "jax": {"collectives", "keras_distribution", "ring", "sequence_parallel", "shard_map"},
+    "jax": {"collectives", "keras_distribution", "ring", "sequence_parallel"},
     "tensorflow": {"mirrored"},
 }
 

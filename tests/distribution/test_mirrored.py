@@ -14,21 +14,16 @@ def mirrored(devices):
     return tf.distribute.MirroredStrategy(names, tf.distribute.ReductionToOneDevice())
 
 
-def both(devices, **options):
-    """Training on one device and on several, from the same weights."""
+@pytest.mark.parametrize("devices", [2, 4])
+def test_training_is_that_of_one_device(devices):
     alone = decoder(dropout=0.0)
     start = alone.get_weights()
-    expected = trained(alone, **options)
+    # Without XLA, which reads no variable of another device than the first.
+    expected = trained(alone, jit_compile=False)
     with mirrored(devices).scope():
         together = decoder(dropout=0.0)
         together.set_weights(start)
-        return trained(together, **options), expected
-
-
-@pytest.mark.parametrize("devices", [2, 4])
-def test_training_is_that_of_one_device(devices):
-    # Without XLA, which reads no variable of another device than the first.
-    assert_trained_alike(*both(devices, jit_compile=False))
+        assert_trained_alike(trained(together, jit_compile=False), expected)
 
 
 def test_replicas_draw_dropout():

@@ -1,4 +1,4 @@
-"""Sequences split over devices: `ring_attend` is `attend` of the whole sequence."""
+"""In `jax.shard_map`: `ring_attend` is `attend` of the whole sequence, and `attend` of its rows."""
 
 import functools
 import re
@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from keras_attention import ops, patterns, positions
 from keras_attention.positions import RelativeBias, Rotary, Shaw
-from tests.distribution.programs import collectives
+from tests.distribution.programs import assert_same, collectives, normal, step
 
 DEVICES = 8
 BATCH, LENGTH, HEADS, GROUPS, SIZE = 2, 256, 4, 2, 8
@@ -25,26 +25,18 @@ CASES = {
     "causal": ({"pattern": "causal"}, True, True),
     "window": ({"pattern": patterns.SlidingWindow(40, 8)}, False, False),
     "prefix": ({"pattern": patterns.Causal() | patterns.Prefix(5)}, False, False),
-    "capped, with a sink": (
-        {"logit_soft_cap": 5.0, "sink": np.linspace(-1, 1, HEADS)},
-        True,
-        False,
-    ),
+    "capped, a sink": ({"logit_soft_cap": 5.0, "sink": np.linspace(-1, 1, HEADS)}, True, False),
 }
 
 
-def problem(length=LENGTH, batch=BATCH, heads=HEADS, groups=GROUPS, size=SIZE):
+def problem(batch=BATCH, heads=HEADS, groups=GROUPS, size=SIZE):
     """Query, key and value, a mask of keys, and segments."""
-    rng = np.random.default_rng(0)
-    arrays = [
-        jnp.asarray(rng.normal(size=(batch, length, n, size)), "float32")
-        for n in (heads, groups, groups)
-    ]
-    mask = jnp.asarray(rng.random((batch, length)) < 0.8)
+    rng = np.random.default_rng(1)
+    mask = rng.random((batch, LENGTH)) < 0.8
     # A row without keys.
-    mask = mask.at[0].set(False)
-    segments = jnp.asarray(np.sort(rng.integers(0, 3, (batch, length)), axis=1))
-    return arrays, mask, segments
+    mask[0] = False
+    segments = np.sort(rng.integers(0, 3, (batch, LENGTH)), axis=1)
+    return normal(*((batch, LENGTH, n, size) for n in (heads, groups, groups))), mask, segments
 
 
 def around(arrays, mask, segments, zigzag, **options):
@@ -79,44 +71,27 @@ def whole(arrays, mask, segments, **options):
     return ops.attend(*arrays, mask, segment_ids=pair, return_lse=True, **options)
 
 
-def gradients(function):
-    """Output, lse and gradients of both."""
-
-    def loss(arrays):
-        output, lse = function(arrays)
-        seen = jnp.where(lse > -1e30, lse, 0.0)
-        return jnp.sum(output**2) + jnp.sum(jnp.sin(seen)), (output, lse)
-
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))
-
-
-def assert_same(found, expected, atol):
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(one, other, atol=atol, rtol=1e-4)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_attend(name):
     options, masked, zigzag = CASES[name]
     arrays, mask, segments = problem()
     if not masked:
         mask = segments = None
-    found = gradients(lambda x: around(x, mask, segments, zigzag, **options))(arrays)
-    expected = gradients(lambda x: whole(x, mask, segments, **options))(arrays)
-    assert_same(found, expected, 2e-5)
+    found = step(lambda x: around(x, mask, segments, zigzag, **options))(arrays)
+    assert_same(found, step(lambda x: whole(x, mask, segments, **options))(arrays))
 
 
 def test_half_precision_travels_as_such_and_is_summed_in_float32():
     arrays, *_ = problem()
     narrow = [x.astype("bfloat16") for x in arrays]
-    function = gradients(lambda x: around(x, None, None, False, pattern="causal"))
-    ((_, (output, lse)), found) = function(narrow)
-    exact = gradients(lambda x: whole(x, None, None, pattern="causal"))(
+    function = step(lambda x: around(x, None, None, False, pattern="causal"))
+    (output, lse), found = function(narrow)
+    exact, expected = step(lambda x: whole(x, None, None, pattern="causal"))(
         [x.astype("float32") for x in narrow]
     )
     assert output.dtype == "bfloat16" and lse.dtype == "float32"
-    np.testing.assert_allclose(output.astype("float32"), exact[0][1][0], atol=0.02)
-    for one, other in zip(found, exact[1], strict=True):
+    np.testing.assert_allclose(output.astype("float32"), exact[0], atol=0.02)
+    for one, other in zip(found, expected, strict=True):
         assert one.dtype == "bfloat16"
         np.testing.assert_allclose(one.astype("float32"), other, rtol=0.02, atol=0.05)
     # XLA on CPUs widens what travels, so this is the program before it. Gradients are wide.
@@ -147,8 +122,7 @@ def test_positions_are_those_of_the_whole_sequence(make, zigzag):
     position = make()
     position.build_values(arrays[2].shape)
     position.build(arrays[0].shape, arrays[1].shape)
-    rng = np.random.default_rng(1)
-    weights = [jnp.asarray(rng.normal(size=w.shape), "float32") for w in position.weights]
+    weights = normal(*(w.shape for w in position.weights))
 
     def with_weights(attend):
         def function(given):
@@ -156,7 +130,7 @@ def test_positions_are_those_of_the_whole_sequence(make, zigzag):
             with keras.StatelessScope(zip(position.weights, weights, strict=True)):
                 return attend(arrays, mask, None, pattern="causal", position=position)
 
-        return gradients(function)((weights, arrays))
+        return step(function)((weights, arrays))
 
     found = with_weights(functools.partial(around, zigzag=zigzag))
     assert_same(found, with_weights(whole), 5e-5)
@@ -185,29 +159,38 @@ def test_dropout_drops_each_weight_alone_and_the_gradient_the_same():
     )
 
 
-def test_only_neighbors_talk_and_memory_grows_with_a_share():
-    def program(length):
-        sharding = NamedSharding(MESH, SPLIT)
-        arrays = [jax.ShapeDtypeStruct((1, length, 4, 16), "float32", sharding=sharding)] * 3
-
-        def loss(arrays):
-            return jnp.sum(around(arrays, None, None, False, pattern="causal")[0] ** 2)
-
-        return jax.grad(loss), arrays
-
-    function, arrays = program(2**13)
-    found = collectives(function, arrays)
-    assert set(found) == {"collective-permute"}, found
+def test_only_neighbors_talk():
+    shape = jax.ShapeDtypeStruct((1, 2**13, 4, 16), "float32", sharding=NamedSharding(MESH, SPLIT))
+    function = step(lambda x: around(x, None, None, False, pattern="causal")[0])
+    found = collectives(function, [shape] * 3)
+    # All sum the loss.
+    assert set(found) <= {"collective-permute", "all-reduce"}, found
     # In each step, keys and values forward, and both with their gradients backward.
     sent = [kind for types in found["collective-permute"] for kind in types.split("f32")[1:]]
     assert len(sent) == 6 and set(sent) == {"[1,1024,4,16]"}, found
 
-    def memory(length):
-        function, arrays = program(length)
-        analysis = jax.jit(function).lower(arrays).compile().memory_analysis()
-        return analysis.temp_size_in_bytes
 
-    share = 2**16 // DEVICES * 4 * 16 * 4  # bytes of one array of a device
-    # At T = 65,536 the scores of a head would be 17 GB, and a device's part of them 2 GB.
-    assert memory(2**16) < 60 * share
-    assert memory(2**16) < 2.2 * memory(2**15)
+OF_ROWS = {
+    "plain": {},
+    "causal": {"pattern": "causal"},
+    "window": {"pattern": patterns.SlidingWindow(32, 0)},
+    "capped, with a sink": {"logit_soft_cap": 5.0, "sink": np.zeros(HEADS, "float32")},
+    "sparsemax": {"normalization": "sparsemax"},
+    "one query": {},
+}
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_each_device_attends_over_its_rows(name, masked):
+    (query, key, value), mask, _ = problem(batch=DEVICES)
+    arrays = [query[:, :1] if name == "one query" else query, key, value]
+    mask = mask[:, None] if masked else None
+
+    def attend(query, key, value, mask):
+        return ops.attend(query, key, value, mask, **OF_ROWS[name])
+
+    rows = P("sequence")
+    shared = jax.shard_map(attend, mesh=MESH, in_specs=rows, out_specs=rows)
+    found, expected = (step(lambda x, f=f: f(*x, mask))(arrays) for f in (shared, attend))
+    assert_same(found, expected)

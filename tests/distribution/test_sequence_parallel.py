@@ -9,10 +9,11 @@ from jax import numpy as jnp
 import keras_attention as ka
 from keras_attention import distribution, ops, patterns, positions
 from tests.distribution.models import assert_trained_alike
-from tests.distribution.programs import collectives
+from tests.distribution.programs import assert_same, collectives, normal, step
 
 BATCH, LENGTH, HEADS, SIZE = 2, 64, 8, 8
 LONG = 2**16
+ARRAYS = normal(*[(BATCH, LENGTH, HEADS, SIZE)] * 3)
 
 
 def by(method="ring", batch=1, devices=8):
@@ -27,22 +28,6 @@ def placed(by, *arrays):
     return [keras.distribution.distribute_tensor(x, by.get_data_layout(x.shape)) for x in arrays]
 
 
-def problem(groups=HEADS, length=LENGTH):
-    rng = np.random.default_rng(0)
-    sizes = [(BATCH, length, n, SIZE) for n in (HEADS, groups, groups)]
-    return [rng.normal(size=size).astype("float32") for size in sizes]
-
-
-def step(**options):
-    """The output of `ops.attend` and the gradients of its arrays."""
-
-    def loss(query, key, value):
-        output = ops.attend(query, key, value, **options)
-        return jnp.mean(output**2), output
-
-    return jax.value_and_grad(loss, (0, 1, 2), has_aux=True)
-
-
 def shaw():
     position = positions.Shaw(3)
     position.build_values((None, None, HEADS, SIZE))
@@ -50,24 +35,12 @@ def shaw():
     return position
 
 
-def pairs():
-    return {
-        "bias": np.random.default_rng(1).normal(size=(LENGTH, LENGTH)).astype("float32"),
-        "mask": np.tri(LENGTH, dtype=bool),
-    }
-
-
+PAIRS = {"bias": normal((LENGTH, LENGTH))[0], "mask": np.tri(LENGTH, dtype=bool)}
 CASES = {
     "ring, causal": ("ring", {"pattern": "causal", "position": "alibi"}, "collective-permute"),
-    "ring, window": ("ring", {"pattern": patterns.SlidingWindow(9, 2)}, "collective-permute"),
     "heads, Shaw": ("heads", {"pattern": "causal", "position": shaw}, "all-to-all"),
-    "heads, any pattern": ("heads", {"pattern": patterns.Strided(3)}, "all-to-all"),
-    "heads, sparsemax and pairs": (
-        "heads",
-        {"normalization": "sparsemax", **pairs()},
-        "all-to-all",
-    ),
-    "ring that cannot": ("ring", pairs(), None),
+    "heads, sparsemax and pairs": ("heads", {"normalization": "sparsemax", **PAIRS}, "all-to-all"),
+    "ring that cannot": ("ring", PAIRS, None),
 }
 
 
@@ -77,23 +50,24 @@ def test_it_is_attend_and_devices_exchange_what_they_must(name):
     options = dict(options)
     if callable(options.get("position")):
         options["position"] = options["position"]()
-    arrays = problem()
-    expected = jax.jit(step(**options))(*arrays)
+
+    def attend(arrays):
+        return ops.attend(*arrays, **options)
+
+    expected = step(attend)(ARRAYS)
     with by(method).scope():
-        arrays = placed(by(method), *arrays)
-        function = step(**options)
-        (_, output), gradients = jax.jit(function)(*arrays)
+        arrays = placed(by(method), *ARRAYS)
+        function = step(attend)
+        found = function(arrays)
         if exchange is not None:
             sharding = arrays[0].sharding
-            assert all(x.sharding.is_equivalent_to(sharding, 4) for x in (output, *gradients))
-            # All sum the loss.
-            assert set(collectives(function, *arrays)) == {exchange, "all-reduce"}
-    for one, other in zip((output, *gradients), (expected[0][1], *expected[1]), strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+            assert all(x.sharding.is_equivalent_to(sharding, 4) for x in jax.tree.leaves(found))
+            assert set(collectives(function, arrays)) - {"all-reduce"} == {exchange}
+    assert_same(found, expected)
 
 
 def test_explain_says_which():
-    arrays = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in problem()]
+    arrays = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ARRAYS]
     said = {}
 
     def explained(*arrays, **options):
@@ -105,7 +79,7 @@ def test_explain_says_which():
         assert said["now"].startswith("ring: devices share the sequence")
         jax.eval_shape(lambda *x: explained(*x, mask=np.tri(LENGTH, dtype=bool)), *arrays)
         assert "not 'ring': a mask or bias is one of pairs" in said["now"]
-        assert "not 'ring': the program is not one of all devices" in ops.explain(*problem())
+        assert "not 'ring': the program is not one of all devices" in ops.explain(*ARRAYS)
 
 
 def translator():

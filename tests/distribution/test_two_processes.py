@@ -1,6 +1,5 @@
 """Training in two processes is that in one: `DistributedDataParallel`, multi-worker strategies."""
 
-import contextlib
 import json
 import os
 import socket
@@ -85,16 +84,16 @@ SCRIPTS = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW}
 
 def ports(count):
     """Ports that are free."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("localhost", 0))
-        return [each.getsockname()[1] for each in sockets]
+    sockets = [socket.create_server(("localhost", 0)) for _ in range(count)]
+    found = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return found
 
 
 def trained(folder, count):
     """The losses and the weights of each process."""
-    free, processes = ports(count), []
+    free, processes = ports(count), {}
     for rank in range(count):
         workers = [f"localhost:{port}" for port in free]
         task = {"type": "worker", "index": rank}
@@ -108,19 +107,15 @@ def trained(folder, count):
             "MASTER_ADDR": "localhost",
             "MASTER_PORT": str(free[0]),
         }
-        output = str(folder / f"{rank} of {count}.npz")
+        output = folder / f"{rank} of {count}.npz"
         command = [sys.executable, "-c", SCRIPTS[keras.config.backend()], output]
-        processes.append(subprocess.Popen(command, env=environment))
+        processes[output] = subprocess.Popen(command, env=environment)
     try:
-        assert all(process.wait(timeout=300) == 0 for process in processes)
+        assert all(process.wait(timeout=300) == 0 for process in processes.values())
     finally:
-        for process in processes:
+        for process in processes.values():
             process.kill()
-    found = []
-    for rank in range(count):
-        with np.load(folder / f"{rank} of {count}.npz") as arrays:
-            found.append([arrays[f"arr_{n}"] for n in range(len(arrays))])
-    return found
+    return [list(np.load(output).values()) for output in processes]
 
 
 @pytest.mark.skipif(keras.config.backend() == "jax", reason="One process has all devices on JAX")

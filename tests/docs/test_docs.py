@@ -1,11 +1,12 @@
 """The documentation: every public name has an example and an entry; pictures are current."""
 
-import importlib.util
 import inspect
 import os
 import re
+import runpy
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +42,6 @@ def entries():
     return [name for page in pages for name in ENTRIES.findall(page)]
 
 
-def test_the_names_are_found():
-    assert {"Attention", "patterns.Causal", "ops.attend"} <= set(public_names())
-
-
 def test_every_public_name_has_an_example():
     for name, thing in public_names().items():
         assert ">>> " in inspect.getdoc(thing), name
@@ -74,11 +71,8 @@ def test_links_lead_somewhere():
 
 
 def module_of(path):
-    """A module that is in no package."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """What a module that is in no package has."""
+    return types.SimpleNamespace(**runpy.run_path(str(path)))
 
 
 def drawing():

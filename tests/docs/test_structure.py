@@ -3,18 +3,16 @@
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import keras
+import pytest
 
 import keras_attention
 from keras_attention.core import former_modules
-from tests import doctests
 
 PACKAGE = Path(keras_attention.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -53,19 +51,13 @@ BESIDE = {
 LEVEL = {part: level for level, parts in enumerate(ORDER) for part in parts}
 
 
-def every_file(check):
-    """A test that checks each file of the package."""
-
-    def test():
-        for path in FILES:
-            check(path)
-
-    return test
+def source(path):
+    return path.read_text(encoding="utf-8")
 
 
 @functools.cache
 def tree(path):
-    return ast.parse(path.read_text(encoding="utf-8"))
+    return ast.parse(source(path))
 
 
 # Their files have places of their own in the order.
@@ -79,18 +71,18 @@ def part_of(names):
 
 
 def part(path):
-    return part_of(path.relative_to(PACKAGE).with_suffix("").parts)
+    inside = path.relative_to(PACKAGE) if PACKAGE in path.parents else Path(path.name)
+    return part_of(inside.with_suffix("").parts)
 
 
 def imported_modules(path):
     """Every module that a file imports, dotted, `from a import b` as both "a" and "a.b"."""
     names = []
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "the package imports by absolute names"
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    for node in nodes(path, ast.Import):
+        names += [alias.name for alias in node.names]
+    for node in nodes(path, ast.ImportFrom):
+        assert node.level == 0, "the package imports by absolute names"
+        names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     return names
 
 
@@ -100,38 +92,7 @@ def imported_parts(path):
     return found - set(ROOMS)
 
 
-@every_file
-def test_imports_go_down(path):
-    here = part(path)
-    assert here in LEVEL, f"{here} has no place in the order yet: see ORDER"
-    for there in imported_parts(path) - {here}:
-        if here == "__init__":
-            continue  # The public door, which names everything.
-        assert there in LEVEL, f"{here} imports {there}, which has no place in the order: see ORDER"
-        down = LEVEL[here] < LEVEL[there]
-        assert down or (here, there) in BESIDE, f"{here} imports {there}, which is not below it"
-
-
 VENDORS = {"tensorflow", "jax", "torch", "openvino"}
-
-
-def backend_branches(path):
-    """What in a file reads which backend runs, or imports one."""
-    calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
-    return [
-        *(f"line {call.lineno}" for call in calls if ast.unparse(call).endswith("backend")),
-        *(name for name in imported_modules(path) if name.split(".")[0] in VENDORS),
-    ]
-
-
-@every_file
-def test_only_the_backends_tell_backends_apart(path):
-    assert part(path) == "backend" or not backend_branches(path)
-
-
-@every_file
-def test_only_one_module_reaches_inside_keras(path):
-    assert part(path) == "keras_private" or "keras.src" not in ast.unparse(tree(path))
 
 
 def private_attributes_of_keras():
@@ -147,65 +108,116 @@ def private_attributes_of_keras():
     return {name for name in names if name[0] == "_" and name[1] != "_"}
 
 
-def attributes(path):
-    """The names of the attributes that a file reads or writes."""
-    return {node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)}
-
-
 PRIVATE = private_attributes_of_keras()
-
-
-@every_file
-def test_only_one_module_uses_private_attributes_of_keras(path):
-    assert part(path) == "keras_private" or not attributes(path) & PRIVATE
-
-
 OF_BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "Torch"}
 BACKENDS = [path for path in FILES if path.parent.name == "backend" and path.stem in VENDORS]
 
 
+def nodes(path, *kinds):
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+
+
+def not_below(path):
+    """The parts that a file imports, and that are not on later lines of the order."""
+    here = part(path)
+    # The public door names everything.
+    others = imported_parts(path) - {here} if here != "__init__" else ()
+    below = [there for there in others if LEVEL[here] < LEVEL.get(there, -1)]
+    return [there for there in others if there not in below and (here, there) not in BESIDE]
+
+
+def other_backends(path):
+    """The backends that a file imports, but the one that it is of."""
+    found = {name.split(".")[0] for name in imported_modules(path)} & VENDORS
+    return {name for name in found if part(path) != "backend" or not path.stem.startswith(name)}
+
+
+def drawn_in(path):
+    """The libraries besides Keras, and what comes with it, that an import of a file imports."""
+    own = {"keras", "keras_attention", "ml_dtypes", "numpy"} | VENDORS
+    inner = [
+        node
+        for scope in nodes(path, ast.FunctionDef, ast.If)
+        if isinstance(scope, ast.FunctionDef) or "TYPE_CHECKING" in ast.unparse(scope.test)
+        for node in ast.walk(scope)
+    ]
+    at_once = [node for node in nodes(path, ast.Import, ast.ImportFrom) if node not in inner]
+    names = [getattr(node, "module", None) or node.names[0].name for node in at_once]
+    return {name.split(".")[0] for name in names} - own - sys.stdlib_module_names
+
+
+def undocumented(path):
+    """What is public in a module and has no docstring: itself, its classes, its functions."""
+    definitions = [
+        node
+        for node in tree(path).body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
+    ]
+    return [node for node in (tree(path), *definitions) if not ast.get_docstring(node)]
+
+
+# What no file has, but those of some parts of the package; and a line that has it.
+FORBIDDEN = {
+    "an import from above": (not_below, (), "from keras_attention import layers"),
+    "what differs by backend": (
+        lambda path: [x for x in nodes(path, ast.Call) if ast.unparse(x.func).endswith("backend")],
+        ("backend",),
+        "keras.config.backend() == 'jax'",
+    ),
+    # Its library may not be installed.
+    "an import of a backend": (other_backends, (), "from jax import numpy"),
+    "the inside of Keras": (
+        lambda path: "keras.src" in ast.unparse(tree(path)),
+        ("keras_private",),
+        "import keras.src.backend",
+    ),
+    "a private attribute of Keras": (
+        lambda path: PRIVATE & {node.attr for node in nodes(path, ast.Attribute)},
+        ("keras_private",),
+        "layer._flatten_layers()",
+    ),
+    "another library": (drawn_in, (), "import scipy.sparse"),
+    # Keras computes it in float32 on PyTorch: see `projections.product`.
+    "a product that is not in float64": (
+        lambda path: re.search(r"\bops\.(matmul|tensordot|dot|vdot|inner)\(", source(path)),
+        ("backend", "keras_private", "projections"),
+        "ops.matmul(x, y)",
+    ),
+    "an assertion": (lambda path: nodes(path, ast.Assert), (), "assert True"),
+    # The interface documents the functions of a backend.
+    "anything without a docstring": (undocumented, VENDORS, "def function(): pass"),
+}
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_no_file_has(name, tmp_path):
+    find, parts, line = FORBIDDEN[name]
+    found = {path: find(path) for path in FILES if not {part(path), path.stem} & set(parts)}
+    assert not {path: bad for path, bad in found.items() if bad}
+    wrong = tmp_path / "shapes.py"
+    wrong.write_text(f'"""A module."""\n\n{line}\n')
+    assert find(wrong)
+
+
+def test_every_part_has_a_place_in_the_order():
+    assert {part(path) for path in FILES} == set(LEVEL)
+
+
+def methods(path, name):
+    """The methods of a class of a file."""
+    (cls,) = [cls for cls in nodes(path, ast.ClassDef) if cls.name == name]
+    return {node.name: node for node in cls.body if isinstance(node, ast.FunctionDef)}
+
+
 def test_every_backend_has_what_the_interface_documents():
     for path in BACKENDS:
-        documented, own = (
-            {
-                node.name: node
-                for cls in tree(file).body
-                if isinstance(cls, ast.ClassDef) and cls.name in ("Backend", name)
-                for node in cls.body
-                if isinstance(node, ast.FunctionDef)
-            }
-            for file, name in (
-                (path.with_name("interface.py"), None),
-                (path, OF_BACKENDS[path.stem]),
-            )
-        )
+        documented = methods(path.with_name("interface.py"), "Backend")
+        own = methods(path, OF_BACKENDS[path.stem])
         for name, node in own.items():
             expected = [argument.arg for argument in documented[name].args.args]
             assert [argument.arg for argument in node.args.args] == expected, (path, name)
         # What the interface computes is for every backend.
         assert {name for name, node in documented.items() if len(node.body) == 1} <= set(own)
-
-
-def test_what_is_forbidden_is_seen(tmp_path):
-    edges = {(part(path), there) for path in FILES for there in imported_parts(path)}
-    assert {("layers", "kernels"), ("kernels", "shapes"), ("positions", "scores")} <= edges
-    assert ("shapes", "layers") not in edges
-    private = "layer._flatten_layers(); layer._convert_input_args = False"
-    branches = "import torch", "from jax import numpy", "keras.config.backend() == 'torch'"
-    for number, line in enumerate((private, *branches)):
-        path = tmp_path / f"module_{number}.py"
-        path.write_text(f"import keras\n{line}\n")
-        assert backend_branches(path) or attributes(path) <= PRIVATE, line
-
-
-def test_doctests_need_no_other_backend():
-    others = VENDORS - {keras.config.backend()}
-    names = doctests.module_names()
-    assert len(names) > 50
-    for name in names:
-        file = importlib.util.find_spec(name).origin
-        roots = {imported.split(".")[0] for imported in imported_modules(Path(file))}
-        assert not roots & others, f"{name} imports {roots & others}, which may not be installed"
 
 
 def test_no_folder_has_many_files():
@@ -222,36 +234,6 @@ def test_former_modules_are_those_that_have_their_contents():
             class_name = name.split(".")[-1].title().replace("_", "")
             public = vars(keras_attention).get(class_name)
             assert public is None or vars(module)[class_name] is public, name
-
-
-@every_file
-def test_products_keep_float64(path):
-    """Keras computes these in float32 on PyTorch, but for `einsum`: see `projections.product`."""
-    own = part(path) in ("backend", "keras_private") or path.stem == "projections"
-    text = path.read_text(encoding="utf-8")
-    assert own or not re.search(r"\bops\.(matmul|tensordot|dot|vdot|inner)\(", text)
-
-
-@every_file
-def test_no_assert_statements(path):
-    assert not [node.lineno for node in ast.walk(tree(path)) if isinstance(node, ast.Assert)]
-
-
-def undocumented(module):
-    """What is public in a module and has no docstring: itself, its classes, its functions."""
-    definitions = [
-        node
-        for node in module.body
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and not node.name.startswith("_")
-    ]
-    missing = [node.name for node in definitions if not ast.get_docstring(node)]
-    return missing if ast.get_docstring(module) else ["the module", *missing]
-
-
-@every_file
-def test_every_module_class_and_function_has_a_docstring(path):
-    # The interface documents those of a backend.
-    assert path in BACKENDS or not undocumented(tree(path))
 
 
 def test_every_public_layer_documents_its_arguments():
@@ -292,19 +274,3 @@ def test_the_door_names_all_that_it_imports():
         else:
             assert isinstance(node, (ast.Expr, ast.Assign)), "the door holds no logic"
     assert sorted(bound) == sorted(keras_attention.__all__)
-
-
-IMPORT = """
-import sys
-import keras
-before = set(sys.modules)
-import keras_attention
-print(*{name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
-"""
-
-
-# Nothing is timed: an import that draws in nothing is quick on any machine.
-def test_import_draws_in_nothing_but_itself():
-    command = [sys.executable, "-c", IMPORT]
-    found = subprocess.run(command, cwd=PACKAGE.parent, capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["keras_attention"]

@@ -56,9 +56,7 @@ ROWS = {
     "`source_ids` must be integers": (TypeError, lambda: pointed(ids=zeros(B, T))),
     # States, and few vectors in place of the sequence
     "feature_map=<Additive": lambda: ka.LinearAttention(2, 4, feature_map=scores.Additive(3)),
-    "Retention sees all.*: return_attention_scores": lambda: ka.Retention(2, 4)(
-        X, return_attention_scores=True
-    ),
+    "Retention .*: return_attention": lambda: ka.Retention(2, 4)(X, return_attention_scores=True),
     "with a cache.*: return_attention_scores": lambda: cached(
         layer=ka.LinearAttention(2, 4), return_attention_scores=True
     ),
@@ -76,7 +74,6 @@ ROWS = {
     ),
     "Received: use_causal_mask": lambda: ka.LinformerAttention(2, 4, T, 2)(X, use_causal_mask=True),
     "max_length=2 keys. Received: 3": (
-        ValueError,
         lambda: ka.LinformerAttention(2, 4, T - 1, 2)(X),
         lambda: ka.LinformerAttention(2, 4, T - 1, 2)(symbol(T, D)),
     ),
@@ -93,15 +90,11 @@ ROWS = {
     "`value_dim` must be even.*value_dim=5": lambda: ka.DifferentialAttention(2, 4, 5),
     "score=Cosine": lambda: ka.Attention(2, 4, score="cosine", position=SHAW),
     "value_dim=4.*value_dim=3": lambda: [over(key_dim=k, slots={"position": SHAW}) for k in (4, 3)],
-    r"Received: \(\(2, 4\), \(2, 4\)\)": lambda: [
-        ka.Attention(h, 4, score=GENERAL)(X) for h in (1, 2)
-    ],
+    r"Received: \(\(2, 4\), ": lambda: [ka.Attention(h, 4, score=GENERAL)(X) for h in (1, 2)],
     "num_heads=2, value_dim=None, use_bias=False": lambda: ka.Attention(num_heads=2),
     r"`pattern` .*\(of type type\)": (TypeError, lambda: ka.Attention(pattern=patterns.Causal)),
     r"output_shape=\(2, 3\.0\)": lambda: ka.MultiHeadAttention(2, 4, output_shape=(2, 3.0)),
-    "num_key_value_heads=3, num_heads=4": lambda: ka.MultiHeadAttention(
-        4, 8, num_key_value_heads=3
-    ),
+    "key_value_heads=3, num_heads=4": lambda: ka.MultiHeadAttention(4, 8, num_key_value_heads=3),
     "`use_bias` .*use_bias='no'": (TypeError, lambda: ka.MultiHeadAttention(2, 4, use_bias="no")),
     "`use_sink=True` .*Sigmoid": lambda: ka.Attention(normalization="sigmoid", use_sink=True),
     "`seed` .*seed='a'": (TypeError, lambda: ka.Attention(seed="a")),
@@ -118,28 +111,21 @@ ROWS = {
     "Received: segment_ids$": lambda: ka.LocalAttention(2, "predictive")(
         X, Y, segment_ids=(ints(B, T), ints(B, S))
     ),
-    r"`segment_ids` .*query\.shape=\(2, 3, 5, 4\)": lambda: ka.MultiHeadAttention(2, 4)(
-        FOLDED, segment_ids=ints(B, 15)
-    ),
+    "`segment_ids` .*3, 5": lambda: ka.MultiHeadAttention(2, 4)(FOLDED, segment_ids=ints(B, 15)),
     r"`x` .*x\.shape=\(None, 3, None\)": lambda: ka.ClassToken()(symbol(T, None)),
     r"`query` .*query\.shape=\(3, 4\)": lambda: ka.Attention()(X[0], Y),
     "a list, and `value` or `key`": lambda: ka.Attention()([X, Y], Y),
     "a list of length 1": lambda: ka.Attention()([X]),
     r"takes one sequence.*value\.shape=\(2, 5, 4\)": (
-        ValueError,
         lambda: ka.SelfAttention()(X, Y),
         lambda: built(ka.GatedDeltaNet(2, 4))(X, Y),
     ),
     "the same number of axes": lambda: ka.MultiHeadAttention(2, 4)(FOLDED, Y),
     r"attention_axes=\(2,\)": lambda: ka.MultiHeadAttention(2, 4, attention_axes=2)(X, Y),
-    r"attention_axes=\(1, -3\)": lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, -3))(
-        FOLDED
-    ),
+    r"_axes=\(1, -3\)": lambda: ka.MultiHeadAttention(2, 4, attention_axes=(1, -3))(FOLDED),
     "query=2, query_mask=3": lambda: over_columns(query_mask=true(3, T, 5)),
     r"attention_mask\.shape=\(5, 6\)": lambda: over_columns(attention_mask=true(5, 6)),
-    r"attention_mask\.shape=\(3, 5\)": lambda: ka.MultiHeadAttention(2, 4)(
-        FOLDED, FOLDED, attention_mask=true(T, 5)
-    ),
+    "4 to 6 axes": lambda: ka.MultiHeadAttention(2, 4)(FOLDED, FOLDED, attention_mask=true(T, 5)),
     r"`reward` .*reward\.shape=\(2, 2\)": lambda: ka.ReinforceLoss()(zeros(B, 2, T), zeros(B, 2)),
     "log_probability=2, reward=3": lambda: ka.ReinforceLoss()(zeros(B, 2, T), zeros(B + 1)),
     # Blocks
@@ -150,16 +136,11 @@ ROWS = {
         X, decoder().cache_context(Y), context_mask=true(B, S)
     ),
     "an unbuilt block": (
-        ValueError,
         lambda: block(cross_attention=True)(X, multi_head().cache_context(Y)),
         lambda: block(cross_attention=True).cache_context(Y),
     ),
-    r"Received a dict of \['index', 'key', 'value'\]": lambda: decoder()(
-        X, decoder().make_cache(B, S)
-    ),
-    "what `cache_context` gave, which is": lambda: decoder()(
-        X, Y, cache=decoder().cache_context(Y)
-    ),
+    r"Received a dict of \['index', 'key'": lambda: decoder()(X, decoder().make_cache(B, S)),
+    "`cache_context` gave, which is": lambda: decoder()(X, Y, cache=decoder().cache_context(Y)),
     "causal=False, pattern=None": lambda: decoder(causal=False).make_cache(B, T),
     # Caches
     r"`cache` must be .*Received: \w*(Tensor|Array)": lambda: cached(X),
@@ -171,28 +152,19 @@ ROWS = {
     "2 entries.*up to 3 in a row": lambda: cached(multi_head().make_cache(B, T - 1)),
     "length=0": lambda: multi_head().make_cache(B, 0),
     "batch_size=-1": lambda: multi_head().make_cache(-1, T),
-    "Received also: value$": (
-        ValueError,
-        lambda: cached(value=X),
-        lambda: cached(x=[X, X]),
-    ),
+    "Received also: value$": (lambda: cached(value=X), lambda: cached(x=[X, X])),
     "a cache of 2 tokens for a window of 2": lambda: cached(
         layer=multi_head(sliding_window=2), return_attention_scores=True
     ),
     "MultiHeadAttention has no weights": lambda: ka.MultiHeadAttention(2, 4).cache_context(Y),
     "<KerasTensor": (TypeError, lambda: decoder().cache_context(symbol(S, D))),
     "it has no projections": lambda: ka.Attention().make_cache(B, T),
-    "the score Location depends": lambda: ka.Attention(2, 4, score=scores.Location(5)).make_cache(
-        B, T
-    ),
+    "Location depends": lambda: ka.Attention(2, 4, score=scores.Location(5)).make_cache(B, T),
     "mode='predictive' depends": lambda: ka.LocalAttention(
         2, "predictive", num_heads=2, key_dim=4
     ).make_cache(B, T),
     "would see tokens after it": lambda: ka.SelfAttention(
         2, 4, pattern=patterns.SlidingWindow(1, 1)
     ).make_cache(B, T),
-    "Layout must implement `update`": (
-        TypeError,
-        lambda: kv_cache.Layout().update(None, {}, None, None, None),
-    ),
+    "Layout must implement `update`": (TypeError, lambda: kv_cache.Layout().update(*[None] * 5)),
 }

@@ -1,6 +1,8 @@
 """Layers, arrays and calls that rows of several modules need."""
 
+import pathlib
 import sys
+import tempfile
 from unittest import mock
 
 import keras
@@ -72,3 +74,12 @@ def without(module, call):
             call()
 
     return run
+
+
+def in_folder(files, call):
+    """The call of a folder with files of text or bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            content = content.encode() if isinstance(content, str) else content
+            pathlib.Path(folder, name).write_bytes(content)
+        return call(folder)

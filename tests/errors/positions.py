@@ -31,9 +31,7 @@ ROWS = {
     "GridRelativeBias .*num_heads=2.*num_heads=3": lambda: shared(
         positions.GridRelativeBias((2, 2)), [(2, 4), (3, 4)], CELLS
     ),
-    "MixedRotary .*num_heads=2.*num_heads=3": lambda: shared(
-        positions.MixedRotary((2, 2)), [(2, 4), (3, 4)], CELLS
-    ),
+    "MixedRotary .*heads=3": lambda: shared(positions.MixedRotary((2, 2)), [(2, 4), (3, 4)], CELLS),
     "RelativeBias .*num_heads=2.*num_heads=3": lambda: shared(RELATIVE_BIAS, [(2, 4), (3, 4)]),
     "TransformerXL .*num_heads=2.*num_heads=3": lambda: shared(SEGMENTS, [(2, 4), (3, 4)]),
     "TransformerXL .*key_dim=4.*key_dim=6": lambda: shared(SEGMENTS, [(2, 4), (2, 6)]),

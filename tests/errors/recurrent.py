@@ -41,16 +41,10 @@ def smoothed(target, prediction, weights=None):
 ROWS = {
     "output_context=True, attention_dim=3": lambda: cell(attention_dim=3, output_context=True),
     "Received: input_feeding=False": lambda: cell(input_feeding=False),
-    r"AttentionCell.*<GRUCell.*\(of type GRUCell\)": (
-        TypeError,
-        lambda: ka.AttentionRNN(GRUCell(4)),
-    ),
+    "AttentionCell.*<GRUCell.*type GRUCell": (TypeError, lambda: ka.AttentionRNN(GRUCell(4))),
     "stateful=True": lambda: ka.AttentionRNN(cell(), stateful=True),
-    r"sequences\.shape=\(2, 3, 4\), no memory": lambda: keras.layers.Bidirectional(
-        ka.AttentionRNN(cell())
-    )(X),
+    "sequences.shape=.*no memory": lambda: keras.layers.Bidirectional(ka.AttentionRNN(cell()))(X),
     "take this layer: (it sums over tokens|its global tokens)": (
-        ValueError,
         lambda: cell(ka.LinearAttention(2, 4)),
         lambda: cell(ka.LongformerAttention(2, 4, 1)),
     ),
@@ -71,9 +65,7 @@ ROWS = {
     "before=4, now=7": lambda: used().initial_state(zeros(B, S, 7)),
     "memory=5, mask=3": lambda: cell().initial_state(Y, mask=true(B, T)),
     "`states` must be the 1 .* or the 3 .*: 2": lambda: cell().initial_state(Y, [zeros(B, D)] * 2),
-    "first state .*cell=4, states=7": lambda: run(
-        used(), states=[zeros(B, 7), zeros(B, D), zeros(B, 1)]
-    ),
+    "cell=4, states=7": lambda: run(used(), states=[zeros(B, 7), zeros(B, D), zeros(B, 1)]),
     "memory=2, states=3": lambda: cell().initial_state(Y, zeros(3, D)),
     "sequences=2, memory=3": lambda: run(used(), memory=zeros(3, S, D)),
     # Alignments
@@ -84,20 +76,13 @@ ROWS = {
     "no position that encodes keys": lambda: coverage(
         ka.Attention(2, 4, score="additive", position=ka.positions.CoPE(3))
     ),
-    "type DifferentialAttention": lambda: cell(
-        ka.DifferentialAttention(2, 4), alignment="monotonic"
-    ),
-    "must be 'softmax'.*Sparsemax": lambda: cell(
-        ka.Attention(normalization="sparsemax"), alignment="monotonic"
-    ),
+    "of type Differential": lambda: cell(ka.DifferentialAttention(2, 4), alignment="monotonic"),
+    "=Sparsemax": lambda: cell(ka.Attention(normalization="sparsemax"), alignment="monotonic"),
     "`chunk_score` .*PairsOnly": lambda: alignments.MoChA(chunk_score=PairsOnly()),
     "`keras.layers.RNN` cannot add the loss.*CoverageLoss": lambda: run(
         cell(ka.Attention(score="additive", scores_regularizer="coverage"))
     ),
-    "Alignment must implement `attend`": (
-        TypeError,
-        lambda: alignments.Alignment().attend(None, None, None, [], [], False),
-    ),
+    "Alignment must implement": (TypeError, lambda: alignments.Alignment().attend(*[None] * 6)),
     # Losses
     "`ignore_class`.*`ignore`.*ignore_class=1, ignore=2": (
         TypeError,

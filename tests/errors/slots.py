@@ -80,44 +80,26 @@ ROWS = {
     # Scores
     "Named must implement.*with none of them": (TypeError, Named),
     r"scores \(B, H, T, S\).*Received: (None|\(2, 1, 5, 3\))": (
-        ValueError,
         lambda: scored("call", lambda self, query, key: None),
         lambda: scored("compare", lambda self, query, key: None),
         lambda: scored("call", lambda *_: zeros(B, 1, S, T)),
     ),
-    "Odd must return.*None, from `prepare_key`": (
-        TypeError,
-        lambda: scored("prepare_key", lambda self, key: None),
-    ),
+    "None, from `prepare_key`": (TypeError, lambda: scored("prepare_key", lambda self, key: None)),
     "`Unbegun.__init__` must begin": (TypeError, lambda: ka.Attention(score=Unbegun(2))),
     "score='reduced_rank'": lambda: ka.Attention(score="reduced_rank"),
     "Unknown score 'dots'.*'additive'": lambda: ka.Attention(score="dots"),
     "max_length=4.*Received: 5": lambda: ka.Attention(score=scores.Location(4))(X, Y),
     "keys up to 5": lambda: over(slots={"score": scores.Location(5)}, positions=[[0, 1, 5]]),
     # Normalizations and regularizers
-    "`alpha` .*alpha=(1|2).0": (
-        ValueError,
-        lambda: normalizations.Entmax(1.0),
-        lambda: normalizations.AdaptiveEntmax(2.0),
-    ),
-    "built=2, received=3": lambda: [
-        over(num_heads=n, slots={"normalization": ADAPTIVE}) for n in (2, 3)
-    ],
+    "alpha=[12]": (lambda: normalizations.Entmax(1.0), lambda: normalizations.AdaptiveEntmax(2.0)),
+    "received=3": lambda: [over(num_heads=n, slots={"normalization": ADAPTIVE}) for n in (2, 3)],
     r"Normalization must implement `normalize": (
         TypeError,
         lambda: attend(normalization=normalizations.Normalization()),
     ),
-    r"`normalize\(.* must return.*None": (
-        TypeError,
-        lambda: over(slots={"normalization": Speechless()}),
-    ),
-    "Received it as `normalization` of Attention": lambda: ka.Attention(
-        normalization=normalizations.Hard("reinforce")
-    ),
-    "Regularizer must implement `__call__": (
-        TypeError,
-        lambda: regularizers.Regularizer()(zeros(B, 2, T, S), None),
-    ),
+    r"normalize\(.* return.*None": (TypeError, lambda: over(slots={"normalization": Speechless()})),
+    "it as `normalization`": lambda: ka.Attention(normalization=normalizations.Hard("reinforce")),
+    "Regularizer must implement `__call__": (TypeError, lambda: regularizers.Regularizer()(0, 0)),
     # Functions of arrays
     r"`query` .*\(B, T, H, K\).*query\.shape=\(2, 3, 4\)": lambda: attend(query=(B, T, D)),
     r"`key` .*key\.shape=\(5, 2, 4\)": lambda: attend(key=(S, 2, D)),
@@ -144,12 +126,6 @@ ROWS = {
     r"`bias\[None\]`.*shape=\(2, 3, 5\)": lambda: attend(bias=zeros(2, T, S)),
     "`sink` needs .*Sigmoid": lambda: attend(normalization="sigmoid", sink=zeros(2)),
     r"`sink` must .*sink\.shape=\(3,\)": lambda: attend(sink=zeros(3)),
-    "Position has no bias$|bias\\.": (
-        TypeError,
-        lambda: positions.Position().bias(zeros(1), zeros(1), 2),
-    ),
-    "Position has no bias of queries": (
-        TypeError,
-        lambda: positions.Position().query_bias(*[zeros(1)] * 4),
-    ),
+    r"no bias$|bias\.": (TypeError, lambda: positions.Position().bias(zeros(1), zeros(1), 2)),
+    "no bias of queries": (TypeError, lambda: positions.Position().query_bias(*[zeros(1)] * 4)),
 }

@@ -11,70 +11,64 @@ import keras_attention as ka
 from tests.arrays import random
 from tests.generation.toy import numpy, ops
 
-
-class Decoder(keras.Model):
-    """A GRU over an embedding, that also adds a memory."""
-
-    def __init__(self, vocabulary=5, units=6):
-        super().__init__()
-        self.embedding = keras.layers.Embedding(vocabulary, units, embeddings_initializer="normal")
-        self.cell = keras.layers.GRUCell(units)
-        self.head = keras.layers.Dense(
-            vocabulary, kernel_initializer=keras.initializers.Orthogonal(3)
-        )
-        self.units = units
-
-    def call(self, tokens, state, memory):
-        output, (state,) = self.cell(self.embedding(tokens) * 30 + memory, [state])
-        return self.head(output), state
+on_torch = pytest.mark.skipif(
+    keras.config.backend() != "torch", reason="PyTorch records steps; elsewhere XLA compiles them"
+)
+TOKENS = np.arange(6, dtype="int32") % 5
 
 
 def decoder():
-    model = Decoder()
-    state = np.zeros((2, model.units), "float32")
-    model(np.zeros(2, "int32"), state, state)
-    return model, state, random(*state.shape, seed=12)
+    """A layer, a step that calls it, its first state and a memory, as many rows as features."""
+    dense = keras.layers.Dense(6, "tanh", kernel_initializer=keras.initializers.Orthogonal(seed=3))
+    dense.build((None, 6))
+
+    def step(tokens, cache, memory):
+        state = dense(cache + memory + 2 * ops.one_hot(tokens, 6))
+        return 5 * state, state
+
+    return dense, step, np.zeros((6, 6), "float32"), random(6, 6, seed=12)
+
+
+def looping(step, model, **options):
+    """A compiled function, and the same function as it is."""
+
+    def write(tokens, state, memory):
+        return ka.generation.sample(step, tokens, state, memory, max_tokens=6, seed=4, **options)
+
+    return ka.generation.compiled(write, model), write
+
+
+def assert_same_texts(found, expected):
+    np.testing.assert_array_equal(numpy(found.tokens), numpy(expected.tokens))
+    np.testing.assert_allclose(
+        numpy(found.log_probabilities), numpy(expected.log_probabilities), atol=1e-5
+    )
 
 
 def test_a_compiled_decoder_sees_new_weights_and_compiles_once():
-    model, state, memory = decoder()
+    dense, step, *arrays = decoder()
     calls = []
 
-    def step(tokens, cache, memory):
+    def counted(*given):
         calls.append(1)
-        logits, new = model(tokens, cache[0], memory)
-        return logits, [new]
+        return step(*given)
 
-    def write(tokens, state, memory):
-        return ka.generation.greedy(step, tokens, [state], memory, max_tokens=6)
-
-    program = ka.generation.compiled(write, model)
-    arrays = (np.array([1, 2], "int32"), state, memory)
-
-    def by_hand():
-        tokens, now, found = arrays[0], state, []
-        for _ in range(6):
-            logits, now = model(tokens, now, memory)
-            tokens = np.argmax(numpy(logits), axis=-1)
-            found.append(tokens)
-        return np.stack(found, axis=1)
-
-    before = numpy(program(*arrays).tokens)
-    np.testing.assert_array_equal(before, by_hand())
+    program, write = looping(counted, dense)
+    before = program(TOKENS, *arrays)
+    assert_same_texts(before, write(TOKENS, *arrays))
+    dense.set_weights([random(6, 6, seed=1), random(6, seed=2)])
+    arrays = (TOKENS[::-1].copy(), arrays[0] + 1, -2 * arrays[1])
+    expected = write(*arrays)
     traced = len(calls)
-    model.set_weights([3 * np.random.default_rng(1).normal(size=w.shape) for w in model.weights])
     after = program(*arrays)
-    np.testing.assert_array_equal(numpy(after.tokens), by_hand())
-    assert (before != numpy(after.tokens)).any()
+    assert_same_texts(after, expected)
+    assert (numpy(before.tokens) != numpy(after.tokens)).any()
     assert len(calls) == traced
     if keras.config.backend() == "torch":
         assert not after.log_probabilities.requires_grad
-    # Other shapes are another program, of the same variables.
-    one = program(*(array[:1] for array in arrays))
-    np.testing.assert_array_equal(numpy(one.tokens), numpy(after.tokens)[:1])
-
-
-# `compiled`
+        # Other shapes are another program, of the same variables.
+        one = [array[:1] for array in arrays]
+        assert_same_texts(program(*one), write(*one))
 
 
 def test_seeds_go_on_between_calls_of_a_compiled_function():
@@ -104,38 +98,13 @@ def test_variables_of_other_layers_do_not_go_stale():
     first, second = keras.layers.Dense(3), keras.layers.Dense(3)
     first.build((None, 3))
     second.build((None, 3))
-    program = ka.generation.compiled(lambda x: second(first(x)), first)
-    x = np.ones((1, 3), "float32")
+    # Structures of arrays go in, too.
+    program = ka.generation.compiled(lambda x: second(first(x["a"])) + x["b"][0], first)
+    x = {"a": np.ones((1, 3), "float32"), "b": [np.zeros((1, 3), "float32")]}
     program(x)
     for layer in (first, second):
         layer.set_weights([np.eye(3), np.ones(3)])
     np.testing.assert_allclose(numpy(program(x)), [[3, 3, 3]])
-
-
-def test_structures_of_arrays_go_in():
-    layer = keras.layers.Dense(1)
-    layer.build((1, 1))
-    program = ka.generation.compiled(lambda x: x["a"] + x["b"][0], layer)
-    np.testing.assert_array_equal(numpy(program({"a": np.ones(2), "b": [np.ones(2)]})), [2, 2])
-
-
-# Loops
-
-
-def looping(step, model, **options):
-    """A compiled function, and the same function as it is."""
-
-    def write(tokens, state, memory):
-        return ka.generation.sample(step, tokens, state, memory, max_tokens=6, seed=4, **options)
-
-    return ka.generation.compiled(write, model), write
-
-
-def assert_same_texts(found, expected):
-    np.testing.assert_array_equal(numpy(found.tokens), numpy(expected.tokens))
-    np.testing.assert_allclose(
-        numpy(found.log_probabilities), numpy(expected.log_probabilities), atol=1e-5
-    )
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a warning of TensorFlow")
@@ -159,76 +128,53 @@ def test_tensorflow_warns_of_no_retracing(caplog, monkeypatch):
     assert "retracing" not in caplog.text
 
 
-def of_its_own(model):
-    """Memory and cache of each call."""
-    return looping(model, model)[1]
+def of_two_loops(tokens, state, memory, step):
+    """Two loops in a function are two, whose steps and prompts are arrays of the call."""
+    rules = ka.generation.Constraints(repetition_penalty=1.5, no_repeat_ngram_size=2)
+    options = {"constraints": rules, "prompt": ops.stack([ops.flip(tokens), tokens], axis=1)}
+
+    def texts(k):
+        closed = functools.partial(step, memory=k * ops.convert_to_tensor(memory))
+        return ka.generation.greedy(closed, tokens, state, max_tokens=6, **options)
+
+    # As one structure: the tokens, and the logarithms of their probabilities.
+    return ka.generation.Generated(*map(ops.stack, zip(texts(0.0), texts(9.0), strict=True)))
 
 
-def closed_over(model):
-    """A step that closes over arrays of the call."""
+def of_another_order(tokens, state, memory, step):
+    """A step that returns a cache in another order in memory."""
 
-    def write(tokens, state, memory):
-        step = functools.partial(model, memory=2 * ops.convert_to_tensor(memory))
-        return ka.generation.greedy(step, tokens, state, max_tokens=6)
-
-    return write
-
-
-def of_two_loops(model):
-    """Two loops in a function are two."""
-
-    def write(tokens, state, memory):
-        def texts(k):
-            step = functools.partial(model, memory=k * ops.convert_to_tensor(memory))
-            return ka.generation.greedy(step, tokens, state, max_tokens=6)
-
-        # As one structure: the tokens, and the logarithms of their probabilities.
-        return ka.generation.Generated(*map(ops.stack, zip(texts(0.0), texts(9.0), strict=True)))
-
-    return write
-
-
-@pytest.mark.parametrize("made", [of_its_own, closed_over, of_two_loops])
-def test_every_call_uses_its_own_arrays(made):
-    model, state, memory = decoder()
-    write = made(model)
-    program = ka.generation.compiled(write, model)
-    for k in range(2):
-        arrays = (np.array([1, 2], "int32") + k, state + k, (1 - 3 * k) * memory)
-        assert_same_texts(program(*arrays), write(*arrays))
-
-
-def test_a_step_may_return_a_cache_in_another_order_in_memory():
-    model, *_ = decoder()
-
-    def step(tokens, cache, memory):
-        logits, after = model(tokens, ops.transpose(cache), memory)
+    def turned(tokens, cache, memory):
+        logits, after = step(tokens, ops.transpose(cache), memory)
         return logits, ops.transpose(after)
 
-    # Square, so that the shapes are the same.
-    tokens = np.arange(model.units, dtype="int32") % 5
-    square = np.zeros((model.units, model.units), "float32")
-    program, write = looping(step, model)
-    for _ in range(2):
-        arrays = (tokens, square, np.ones_like(square))
+    return ka.generation.greedy(turned, tokens, state, memory, max_tokens=6)
+
+
+@pytest.mark.parametrize("write", [of_two_loops, pytest.param(of_another_order, marks=on_torch)])
+def test_every_call_uses_its_own_arrays(write):
+    dense, step, state, memory = decoder()
+    write = functools.partial(write, step=step)
+    program = ka.generation.compiled(write, dense)
+    for k in range(2):
+        arrays = ((TOKENS + k) % 5, state + k, (1 - 3 * k) * memory)
         assert_same_texts(program(*arrays), write(*arrays))
 
 
-@pytest.mark.skipif(keras.config.backend() != "torch", reason="elsewhere this cannot be compiled")
+@on_torch
 def test_a_step_that_reads_values_runs_uncompiled_and_says_so():
-    model, state, memory = decoder()
+    dense, inner, *arrays = decoder()
 
     def step(tokens, cache, memory):
-        logits, cache = model(tokens, cache, memory)
+        logits, cache = inner(tokens, cache, memory)
         return logits * (1 + int(tokens[0])), cache
 
-    program, write = looping(step, model)
-    arrays = (np.array([1, 2], "int32"), state, memory)
+    program, write = looping(step, dense)
     for _ in range(2):
         said = r"reads values of tensors, so that it runs uncompiled: .+ \(in 'step', .+int\(tokens"
         with pytest.warns(UserWarning, match=said):
-            found = program(*arrays)
-        assert_same_texts(found, write(*arrays))
+            found = program(TOKENS, *arrays)
+        assert_same_texts(found, write(TOKENS, *arrays))
 
 
 ONE_OF_EACH = {
@@ -247,7 +193,7 @@ SIZES_OF_ONE = [("one row", way) for way in WAYS]
 SIZES_OF_ONE += [("one of all", "greedy"), ("one of all", "one beam"), ("one key head", "greedy")]
 
 
-@pytest.mark.skipif(keras.config.backend() != "torch", reason="elsewhere it would not compile")
+@on_torch
 @pytest.mark.parametrize(("sizes", "way"), SIZES_OF_ONE)
 def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
     shape, max_tokens, options = ONE_OF_EACH[sizes]
@@ -276,53 +222,39 @@ def test_steps_are_recorded_with_one_of_anything(sizes, way, recwarn):
     assert not calls  # Replayed.
 
 
-# Only PyTorch reads how large they are.
-@pytest.mark.parametrize("size", [1.0, 1e9] if keras.config.backend() == "torch" else [1e9])
+@on_torch
+@pytest.mark.parametrize("size", [1.0, 1e9])
 def test_steps_of_the_kernel_of_one_query_are_recorded(size, recwarn):
     """It clips keys only where scores are huge, which no recorded step can see."""
     layer = ka.MultiHeadAttention(2, 4, position=ka.positions.Shaw(max_distance=4))
-    x = size * np.random.default_rng(3).normal(size=(2, 4, 8)).astype("float32")
+    x = size * random(2, 4, 8)
     layer(x, x)
 
     def step(tokens, cache, x):
-        one = ops.take(x, tokens % 4, axis=1)[:, :1]
-        output, cache = layer(one, cache=cache)
+        output, cache = layer(ops.take(x, tokens % 4, axis=1)[:, :1], cache=cache)
         return output[:, 0], cache
 
-    def write(tokens, x):
-        cache = layer.make_cache(2, 5)
-        return ka.generation.greedy(step, tokens, cache, x, max_tokens=5)
-
-    program = ka.generation.compiled(write, layer)
-    arrays = (np.array([1, 2], "int32"), x)
+    program, write = looping(step, layer)
+    arrays = (TOKENS[1:3], layer.make_cache(2, 6), x)
     assert_same_texts(program(*arrays), write(*arrays))
     assert not [w for w in recwarn if "uncompiled" in str(w.message)]
 
 
 def test_what_is_wrong_in_a_step_raises_as_it_is():
-    model, state, memory = decoder()
+    dense, _, *arrays = decoder()
 
     def step(tokens, cache, memory):
         raise KeyError("mine")
 
-    program, _ = looping(step, model)
+    program, _ = looping(step, dense)
     with pytest.raises(KeyError, match="mine"):
-        program(np.array([1, 2], "int32"), state, memory)
+        program(TOKENS, *arrays)
 
 
+@on_torch
 def test_quantized_layers_are_recorded_anew():
-    dense = keras.layers.Dense(5, kernel_initializer=keras.initializers.RandomNormal(seed=1))
-    dense.build((None, 6))
-
-    def step(tokens, cache):
-        return dense(cache), ops.roll(cache, 1, axis=-1)
-
-    def write(tokens, cache):
-        return ka.generation.greedy(step, tokens, cache, max_tokens=4)
-
-    arrays = (np.zeros(3, "int32"), np.random.default_rng(0).normal(size=(3, 6)).astype("float32"))
-    program = ka.generation.compiled(write, dense)
-    assert_same_texts(program(*arrays), write(*arrays))
-    if keras.config.backend() == "torch":
-        dense.quantize("int8")
-        assert_same_texts(program(*arrays), write(*arrays))
+    dense, step, *arrays = decoder()
+    program, write = looping(step, dense)
+    assert_same_texts(program(TOKENS, *arrays), write(TOKENS, *arrays))
+    dense.quantize("int8")
+    assert_same_texts(program(TOKENS, *arrays), write(TOKENS, *arrays))

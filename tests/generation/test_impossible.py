@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import TransformerBlock, generation
+from keras_attention import SelfAttention, generation
 from tests.generation import toy
 
 # 0 and 1 follow each other freely; 2 may not come, and nothing follows it.
@@ -57,7 +57,7 @@ def test_a_row_that_cannot_go_on_ends(method):
 def test_of_equals_greedy_takes_the_first(size):
     logits = np.zeros(size, "float32")
     logits[: size // 2] = -1
-    found = generation.greedy(toy.fixed_logits(logits), [0], (), max_tokens=2)
+    found = generation.greedy(toy.of_table([logits] * size), [0], (), max_tokens=2)
     assert toy.numpy(found.tokens).tolist() == [[size // 2] * 2]
 
 
@@ -66,7 +66,7 @@ def test_no_digits_are_lost_to_what_all_logits_share():
     for method, options in (("greedy", {}), ("beam_search", {"num_beams": 1, "num_return": None})):
         near, far = (
             getattr(generation, method)(
-                toy.fixed_logits(logits + shift), [0], (), max_tokens=3, **options
+                toy.of_table([logits + shift] * 3), [0], (), max_tokens=3, **options
             )
             for shift in (np.float32(0), np.float32(2**18))
         )
@@ -76,35 +76,29 @@ def test_no_digits_are_lost_to_what_all_logits_share():
 
 @pytest.mark.ci
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("method", toy.WAYS)
-def test_a_cache_that_is_too_short_is_an_error_after_the_loop(method, compiled):
-    block = TransformerBlock(8, 2, causal=True)
-    block.build((None, None, 4))
-    table = np.random.default_rng(15).normal(size=(5, 4)).astype("float32")
+def test_a_cache_that_is_too_short_is_an_error_after_the_loop(compiled):
+    layer = SelfAttention(2, 2)
+    layer.build((None, None, 4))
 
-    def write(tokens, slots=6, **options):
+    def write(tokens, entries):
         def step(tokens, cache):
-            x, cache = block(toy.ops.take(table, tokens, axis=0)[:, None], cache=cache)
-            return toy.ops.matmul(x[:, 0], toy.ops.transpose(table)), cache
+            x, cache = layer(toy.ops.one_hot(tokens, 4)[:, None], cache=cache)
+            return x[:, 0], cache
 
-        cache = block.make_cache(2, slots)
-        found = getattr(generation, method)(
-            step, tokens, cache, max_tokens=6, **options, **toy.WAYS[method]
-        )
-        return found.tokens
+        return generation.greedy(step, tokens, layer.make_cache(2, entries), max_tokens=6).tokens
 
-    def run(**options):
-        function = functools.partial(write, **options)
+    def run(entries):
+        function = functools.partial(write, entries=entries)
         if compiled:
-            function = generation.compiled(function, block)
+            function = generation.compiled(function, layer)
         return toy.numpy(function(toy.ops.convert_to_tensor(np.array([1, 2], "int32"))))
 
-    assert run().shape == (2, 6)
+    assert run(6).shape == (2, 6)
     # Where the loop runs as Python, the cache itself says so.
     eager = not (compiled or toy.ON_JAX)
     message = "too few for all tokens" if eager else "without NaN"
     with pytest.raises(ValueError, match=message):
-        run(slots=5)
+        run(5)
 
 
 STOP = np.array([[-20.0, -20.0, 10.0]], "float32")

@@ -70,7 +70,7 @@ LOGITS = np.random.default_rng(8).normal(size=11).astype("float32") * 1.5
 def test_samples_have_the_distribution_by_definition(options):
     rows = 4000
     found = generation.sample(
-        toy.fixed_logits(LOGITS), [0] * rows, (), max_tokens=2, seed=1, **options
+        toy.of_table([LOGITS] * len(LOGITS)), [0] * rows, (), max_tokens=2, seed=1, **options
     )
     tokens = toy.numpy(found.tokens)
     chances = kept(LOGITS, **options)
@@ -136,38 +136,10 @@ def test_the_ends_of_a_draw_are_within_what_has_mass(size, number):
         assert int(drawn[0]) == index
 
 
-@pytest.mark.parametrize("penalty", [1.3, 0.5])
-def test_repetition_penalty_by_definition(penalty):
-    options = {"top_k": 1, "repetition_penalty": penalty, "stop_tokens": (2,), "seed": 0}
-    rules = generation.Constraints(repetition_penalty=penalty)
-    for seed in range(3):
-        table = toy.random_table(seed=seed, scale=1.0)
-        found = toy.toy("sample", table, toy.TOKENS, max_tokens=toy.LENGTH, **options)
-        for row, token in enumerate(toy.TOKENS):
-            expected, gains = toy.greedy_by_lists(table, token, row, toy.LENGTH, (2,), rules)
-            np.testing.assert_array_equal(
-                found.tokens[row], toy.padded(expected, toy.LENGTH, toy.PAD)
-            )
-            np.testing.assert_allclose(
-                found.log_probabilities[row], toy.padded(gains, toy.LENGTH, 0), rtol=1e-4, atol=1e-6
-            )
-
-
-@pytest.mark.parametrize("temperature", [1e-37, 1e-60])
-def test_a_tiny_temperature_is_greedy_and_finite(temperature):
-    table, options = toy.random_table(), {"max_tokens": toy.LENGTH, "stop_tokens": (0, 2)}
-    cold = toy.toy(
-        "sample", table, toy.TOKENS, temperature=temperature, top_p=0.5, seed=0, **options
-    )
-    greedy = toy.toy("greedy", table, toy.TOKENS, **options)
-    np.testing.assert_array_equal(cold.tokens, greedy.tokens)
-    assert np.isfinite(cold.log_probabilities).all()
-
-
 def test_seeds():
     def run(seed):
         found = generation.sample(
-            toy.fixed_logits(np.zeros(50, "float32")), [0] * 8, (), max_tokens=4, seed=seed
+            toy.of_table(np.zeros((50, 50))), [0] * 8, (), max_tokens=4, seed=seed
         )
         return toy.numpy(found.tokens)
 

@@ -1,56 +1,82 @@
-"""Greedy and beam search: against loops over lists in float64, against all hypotheses there are."""
-
-import itertools
+"""Greedy and beam search, with constraints: against loops over lists in float64."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keras_attention import generation
+from keras_attention.generation import Constraints
 from tests.generation import toy
 
-
-def all_hypotheses(table, token, row, max_tokens, alpha, stop_tokens):
-    """Every hypothesis there is, best first."""
-    found = []
-    vocabulary = table.shape[1]
-    for length in range(1, max_tokens + 1):
-        for tokens in itertools.product(range(vocabulary), repeat=length):
-            ends = tokens[-1] in stop_tokens
-            if set(tokens[:-1]) & set(stop_tokens) or not (ends or length == max_tokens):
-                continue
-            state, log_probs = row, []
-            for before, new in zip((token, *tokens), tokens, strict=False):
-                state = toy.next_state(state, before, 5 * row)
-                log_probs.append(toy.log_probabilities(table, state)[new])
-            found.append((sum(log_probs) / ((5 + length) / 6) ** alpha, tokens, tuple(log_probs)))
-    return sorted(found, key=lambda hypothesis: -hypothesis[0])
-
-
-def assert_hypotheses(found, row, expected, max_tokens):
-    """A row of what `beam_search` found is the expected list's beginning."""
-    for rank in range(found.scores.shape[1]):
-        if rank >= len(expected):
-            assert found.scores[row, rank] == -np.inf
-            assert found.lengths[row, rank] == 0
-            assert (found.tokens[row, rank] == toy.PAD).all()
-            assert (found.log_probabilities[row, rank] == 0).all()
-            continue
-        score, tokens, log_probs = expected[rank]
-        np.testing.assert_allclose(found.scores[row, rank], score, rtol=1e-5, atol=1e-5)
-        padded = toy.padded(tokens, max_tokens, toy.PAD)
-        np.testing.assert_array_equal(found.tokens[row, rank], padded)
-        assert found.lengths[row, rank] == len(tokens)
-        np.testing.assert_allclose(
-            found.log_probabilities[row, rank],
-            toy.padded(log_probs, max_tokens, 0),
-            rtol=1e-4,
-            atol=1e-5,
-        )
+VOCABULARY, LENGTH, STOPS = 9, 8, (0,)
+# Two rows, the second with padding. The last column is where a text goes on.
+PROMPT = np.array([[4, 2, 5, 1], [-1, -1, 3, 5]], "int32")
+WORDS = {(4,): 2.0, (1, 3): 3.0, (5, 1): 9.0, (6, 7, 2): -2.0}
+RULES = {
+    "none": Constraints(),
+    "tokens": Constraints(
+        suppress_tokens=(3,), begin_suppress_tokens=(1, 2), bad_words=[(6,)], min_tokens=4
+    ),
+    "first": Constraints(begin_suppress_tokens=(1, 2, 5), forced_first_token=6),
+    "last": Constraints(forced_first_token=7, forced_last_token=0, min_tokens=LENGTH),
+    "words": Constraints(bad_words=[(1, 2), (2, 2), (5, 1, 7)], sequence_bias=WORDS),
+    "repetition": Constraints(repetition_penalty=1.7),
+    "once": Constraints(no_repeat_ngram_size=1, min_tokens=3),
+    "n-grams": Constraints(no_repeat_ngram_size=2, repetition_penalty=0.4),
+    "few": Constraints(suppress_tokens=tuple(range(2, VOCABULARY))),
+    "all": Constraints((3,), (1,), 6, 0, [(1, 2), (8,)], WORDS, 5, 1.2, 3),
+}
 
 
-# Greedy
+def text_of(row):
+    return [int(token) for token in PROMPT[row] if token >= 0]
+
+
+def run(method, table, rules, **options):
+    """The result as NumPy arrays."""
+    options |= {"max_tokens": LENGTH, "stop_tokens": STOPS, "constraints": rules}
+    return toy.toy(method, table, PROMPT[:, -1], PROMPT, **options)
+
+
+# The best token of each step
+
+
+def greedy_by_lists(table, rules):
+    texts = map(text_of, range(2))
+    return [
+        toy.greedy_by_lists(table, text[-1], row, LENGTH, STOPS, rules, text)
+        for row, text in enumerate(texts)
+    ]
+
+
+GREEDY = [(name, "greedy", {}) for name in RULES] + [
+    ("once", "beam_search", {"num_beams": 1, "num_return": None, "length_penalty": 0.0}),
+    ("all", "sample", {"top_k": 1, "seed": 0}),
+    # Temperatures whose quotients are not finite.
+    ("none", "sample", {"temperature": 1e-37, "top_p": 0.5, "seed": 0}),
+    ("none", "sample", {"temperature": 1e-60, "top_p": 0.5, "seed": 0}),
+]
+
+
+@pytest.mark.parametrize(("name", "method", "options"), GREEDY)
+def test_the_best_tokens_are_those_of_lists(name, method, options):
+    table = toy.random_table(VOCABULARY, seed=3)
+    expected = greedy_by_lists(table, RULES[name])
+    toy.assert_found(run(method, table, RULES[name], **options), expected)
+    assert name == "none" or greedy_by_lists(table, RULES["none"]) != expected
+
+
+@pytest.mark.parametrize("penalty", [1.3, 0.5])
+def test_the_repetition_penalty_of_samples_is_of_what_they_have(penalty):
+    options = {"top_k": 1, "repetition_penalty": penalty, "stop_tokens": (2,), "seed": 0}
+    rules = Constraints(repetition_penalty=penalty)
+    for seed in range(2):
+        table = toy.random_table(seed=seed, scale=1.0)
+        found = toy.toy("sample", table, toy.TOKENS, max_tokens=toy.LENGTH, **options)
+        expected = [
+            toy.greedy_by_lists(table, token, row, toy.LENGTH, (2,), rules)
+            for row, token in enumerate(toy.TOKENS)
+        ]
+        toy.assert_found(found, expected)
 
 
 @pytest.mark.skipif(toy.ON_JAX, reason="JAX traces a loop once")
@@ -59,60 +85,84 @@ def test_the_loop_ends_when_every_row_has(method):
     table = np.full((toy.STATES, 4), -9.0, "float32")
     table[:, 2] = 9.0
     calls, (cache, memory) = [], toy.toy_start([0, 1])
-    run = getattr(generation, method)
+    options = {"max_tokens": 50, "stop_tokens": (2,), **toy.WAYS[method]}
     step = toy.toy_step(toy.ops.convert_to_tensor(table), calls)
-    seed = {"seed": 0} if method == "sample" else {}
-    run(step, [0, 1], cache, memory, max_tokens=50, stop_tokens=(2,), **seed)
+    getattr(generation, method)(step, [0, 1], cache, memory, **options)
     assert calls == [(2,)]
-
-
-def test_what_is_not_to_come_has_logits_of_minus_infinity():
-    table = toy.random_table()
-    table[:, :4] = -np.inf
-    found = toy.toy("greedy", table, toy.TOKENS, max_tokens=toy.LENGTH, stop_tokens=())
-    assert (found.tokens >= 4).all()
-    assert np.isfinite(found.log_probabilities).all()
-    found = toy.toy("sample", table, [0] * 50, max_tokens=4, temperature=5.0, seed=0)
-    assert (found.tokens >= 4).all()
-    assert (found.tokens == 4).any() and (found.tokens == 5).any()
-    found = toy.toy("beam_search", table, toy.TOKENS, max_tokens=2, num_beams=4, num_return=4)
-    assert (found.tokens >= 4).all()
-    assert np.isfinite(found.scores).all()
 
 
 # Beam search
 
 
-@pytest.mark.ci
-@settings(max_examples=12, deadline=None)
-@given(
-    seed=st.integers(0, 2**16),
-    scale=st.floats(0.1, 5.0),
-    # Few combinations of what shapes depend on: JAX compiles each of them.
-    sizes=st.sampled_from(
-        [(2, 4, 2, 16, (0,), 2.0), (3, 3, 3, 27, (1,), 0.0), (3, 2, 5, 9, (1, 0), 0.7)]
-    ),
-)
-def test_with_enough_beams_it_is_exhaustive_search(seed, scale, sizes):
-    vocabulary, max_tokens, num_return, num_beams, stop, alpha = sizes
-    table, tokens = toy.random_table(vocabulary, seed, scale), [1, 0]
-    found = toy.toy(
+def beams_by_lists(table, row, rules, num_beams, alpha, rule, stopping):
+    """Hypotheses (score, tokens, log-probabilities), best first."""
+
+    def lp(n):
+        return (n if rule == "power" else (5 + n) / 6) ** alpha
+
+    prompt = text_of(row)
+    start = toy.next_state(row, prompt[-1], 5 * row)
+    live, found = [(0.0, (), (), start)], []
+    for t in range(LENGTH):
+        ranked = []
+        for total, tokens, log_probs, state in live:
+            gains = toy.log_probabilities(table, state)
+            gains = toy.constrained(gains, prompt + list(tokens), t, rules, LENGTH, STOPS)
+            for new in map(int, np.flatnonzero(gains > -np.inf)):
+                after = toy.next_state(state, new, 5 * row)
+                more = (*tokens, new), (*log_probs, gains[new])
+                ranked.append((total + gains[new], *more, after))
+        ranked.sort(key=lambda beam: -beam[0])
+        found += [
+            (total / lp(t + 1), tokens, log_probs)
+            for total, tokens, log_probs, _ in ranked[:num_beams]
+            if tokens[-1] in STOPS or t + 1 == LENGTH
+        ]
+        found = sorted(found, key=lambda hypothesis: -hypothesis[0])[:num_beams]
+        live = [beam for beam in ranked if beam[1][-1] not in STOPS][:num_beams]
+        full, best = len(found) == num_beams, live[0][0] / lp(t + 1) if live else -np.inf
+        done = stopping == "first" or (stopping == "estimate" and full and best <= found[-1][0])
+        if not live or (full and done):
+            break
+    return found
+
+
+# Rules, options of the search, how many hypotheses it returns, and the seed of the model.
+SEARCHES = [
+    ("all", 3, 0.6, "wu", "exact", 2, 0),
+    ("words", 4, 1.0, "power", "estimate", 2, 1),
+    ("repetition", 3, 2.0, "power", "first", 3, 2),
+    ("tokens", 2, 0.0, "power", "exact", 1, 0),
+    # More beams than there are texts, which are 9: exhaustive search.
+    ("few", 12, 0.7, "wu", "exact", 12, 0),
+    ("none", 2, 2.0, "power", "exact", None, 19),
+    ("none", 2, 2.0, "power", "estimate", None, 19),
+    ("none", 2, 2.0, "power", "first", None, 19),
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES, ids=str)
+def test_beam_search_is_the_search_over_lists(search):
+    name, num_beams, alpha, rule, stopping, num_return, seed = search
+    table = toy.random_table(VOCABULARY, seed, scale=1.0)
+    found = run(
         "beam_search",
         table,
-        tokens,
+        RULES[name],
         num_beams=num_beams,
         num_return=num_return,
-        max_tokens=max_tokens,
         length_penalty=alpha,
-        stop_tokens=stop,
+        length_rule=rule,
+        stopping=stopping,
     )
-    for row, token in enumerate(tokens):
-        expected = all_hypotheses(table, token, row, max_tokens, alpha, stop)
-        scores = toy.padded([e[0] for e in expected[:num_return]], num_return, -np.inf)
-        np.testing.assert_allclose(found.scores[row], scores, rtol=1e-4, atol=1e-5)
-        apart = np.abs(np.diff([e[0] for e in expected[: num_return + 1]])) > 1e-4
-        if apart.all():
-            assert_hypotheses(found, row, expected, max_tokens)
+    expected = [beams_by_lists(table, row, RULES[name], *search[1:5]) for row in range(2)]
+    toy.assert_found(found, expected)
+
+
+def test_ways_to_stop_differ():
+    """A hypothesis that ends later may be better than those that end a search."""
+    table, ways = toy.random_table(VOCABULARY, seed=19, scale=1.0), [x[1:5] for x in SEARCHES[-3:]]
+    assert len({beams_by_lists(table, 0, RULES["none"], *way)[0][1] for way in ways}) == 3
 
 
 @pytest.mark.skipif(toy.ON_JAX, reason="JAX traces a loop once")
@@ -127,33 +177,13 @@ def test_it_stops_when_no_live_beam_can_win_and_not_before(alpha, steps):
         calls.append(1)
         return toy.ops.take(table, cache, axis=0), cache + 1
 
-    found = generation.beam_search(
-        step,
-        [0],
-        np.zeros(1, "int32"),
-        num_beams=1,
-        max_tokens=10,
-        length_penalty=alpha,
-        stop_tokens=(0,),
-    )
+    options = {"num_beams": 1, "max_tokens": 10, "length_penalty": alpha, "stop_tokens": (0,)}
+    found = generation.beam_search(step, [0], np.zeros(1, "int32"), **options)
     assert len(calls) == steps
     assert int(found.lengths[0, 0]) == 1
 
 
-# Rows and dtypes
-
-
-def test_the_best_hypothesis_alone_has_the_shapes_of_greedy():
-    table, options = toy.random_table(), {"max_tokens": toy.LENGTH, "stop_tokens": (0, 2)}
-    one, best = (
-        toy.toy("beam_search", table, toy.TOKENS, num_beams=3, num_return=n, **options)
-        for n in (1, None)
-    )
-    for some, alone in zip(one, best, strict=True):
-        np.testing.assert_array_equal(some[:, 0], alone)
-    greedy = toy.toy("greedy", table, toy.TOKENS, **options)
-    assert [a.shape for a in best] == [a.shape for a in greedy] == [(3, 7), (3,), (3, 7), (3,)]
-    assert [a.dtype for a in best] == [a.dtype for a in greedy]
+# Rows, dtypes and constraints, whatever the way
 
 
 @pytest.mark.parametrize("method", toy.WAYS)
@@ -164,23 +194,38 @@ def test_no_rows_give_none(method):
     assert [tuple(array.shape) for array in found] == [(0, 4), (0,), (0, 4), (0,)]
 
 
-METHODS = {
-    "greedy": {"max_tokens": toy.LENGTH, "stop_tokens": (0, 2)},
-    "beam_search": {
-        "num_beams": 4,
-        "num_return": 4,
-        "max_tokens": toy.LENGTH,
-        "length_penalty": 0.6,
-        "stop_tokens": (0, 2),
-    },
-}
-
-
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["greedy", "beam_search"])
 def test_half_precision_logits_are_summed_in_float32(method):
+    options = {"max_tokens": toy.LENGTH, "stop_tokens": (0, 2), **toy.WAYS[method]}
     table = toy.ops.cast(toy.random_table(scale=4), "bfloat16")
     exact = toy.numpy(toy.ops.cast(table, "float32"))
-    half, full = (toy.toy(method, array, toy.TOKENS, **METHODS[method]) for array in (table, exact))
+    half, full = (toy.toy(method, array, toy.TOKENS, **options) for array in (table, exact))
     assert half.log_probabilities.dtype == half.scores.dtype == "float32"
     for one, other in zip(half, full, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("method", ["greedy", "sample"])
+def test_a_row_without_an_allowed_token_ends(method):
+    rules = Constraints(no_repeat_ngram_size=1, suppress_tokens=tuple(range(6)))
+    options = {"seed": 1} if method == "sample" else {}
+    found = run(method, toy.random_table(VOCABULARY, seed=0), rules, **options)
+    assert found.lengths.tolist() == [3, 3]
+    assert (found.tokens[:, 3:] == toy.PAD).all() and (found.scores == -np.inf).all()
+
+
+def test_nan_is_not_lost_behind_a_forced_token():
+    def step(tokens, cache):
+        return toy.ops.full((1, 4), float("nan")), cache
+
+    rules = Constraints(forced_first_token=2)
+    with pytest.raises(ValueError, match="without NaN"):
+        generation.greedy(step, [0], (), max_tokens=1, constraints=rules)
+
+
+def test_equal_constraints_are_one():
+    assert RULES["all"] == Constraints(
+        [3], np.array([1]), 6, 0, ((1, 2), [8]), dict(WORDS), 5, 1.2, 3
+    )
+    same = Constraints((3,), (1, 2), bad_words=[(6,)], min_tokens=4)
+    assert hash(same) == hash(RULES["tokens"]) and same != RULES["all"]

@@ -1,7 +1,5 @@
 """A toy model to generate with, and what the tests of generation share."""
 
-import functools
-
 import keras
 import numpy as np
 
@@ -59,25 +57,34 @@ def log_probabilities(table, state):
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
-@functools.cache
-def program(method, **options):
-    def run(table, tokens, cache, memory, prompt=None):
-        given = options if prompt is None else {**options, "prompt": prompt}
-        return getattr(generation, method)(
-            toy_step(table), tokens, cache, memory, pad_token=PAD, **given
-        )
-
-    # JAX would compile its loop in each call, and TensorFlow take long for each operation.
-    return compiled.program(run)
-
-
 def toy(method, table, tokens, prompt=None, **options):
     """What a way of generating gives with the toy model, as NumPy arrays."""
-    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens), prompt)
+    given = options if prompt is None else {**options, "prompt": prompt}
+
+    def run(table, tokens, *start):
+        step = toy_step(table)
+        return getattr(generation, method)(step, tokens, *start, pad_token=PAD, **given)
+
+    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens))
     arrays = keras.tree.map_structure(
         lambda leaf: None if leaf is None else ops.convert_to_tensor(leaf), arrays
     )
-    return generation.Generated(*numpy(tuple(program(method, **options)(*arrays))))
+    # JAX would compile each operation.
+    return generation.Generated(*numpy(tuple(compiled.quick(run)(*arrays))))
+
+
+def assert_found(found, expected):
+    """Compares with the texts of each row, as lists: (score, tokens, log-probabilities)."""
+    tokens, lengths, gains, scores = (x if found.scores.ndim == 2 else x[:, None] for x in found)
+    assert [x.dtype for x in found] == ["int32", "int32", "float32", "float32"]
+    for row, rank in np.ndindex(*scores.shape):
+        score, text, log_probs = [*expected[row], *[(-np.inf, (), ())] * (rank + 1)][rank]
+        rest = tokens.shape[2] - len(text)
+        assert lengths[row, rank] == len(text)
+        assert tokens[row, rank].tolist() == [*text, *[PAD] * rest]
+        np.testing.assert_allclose(scores[row, rank], score, rtol=1e-4, atol=1e-5)
+        of_text = [*log_probs, *[0] * rest]
+        np.testing.assert_allclose(gains[row, rank], of_text, rtol=1e-4, atol=1e-5)
 
 
 def constrained(logits, text, t, rules, max_tokens, stop_tokens):
@@ -102,36 +109,29 @@ def constrained(logits, text, t, rules, max_tokens, stop_tokens):
         logits[list(rules.begin_suppress_tokens)] = -np.inf
     if t < rules.min_tokens:
         logits[list(stop_tokens)] = -np.inf
-    for at, token in forced(rules, max_tokens).items():
-        if t == at:
-            logits = np.where(np.arange(len(logits)) == token, 0.0, -np.inf)
+    token = forced(rules, t, max_tokens)
+    if token is not None:
+        logits = np.where(np.arange(len(logits)) == token, 0.0, -np.inf)
     return logits
 
 
-def forced(rules, max_tokens):
-    """Forced tokens by their steps."""
-    found = {0: rules.forced_first_token}
-    if rules.forced_last_token is not None:
-        found[max_tokens - 1] = rules.forced_last_token
-    return {at: token for at, token in found.items() if token is not None}
+def forced(rules, t, max_tokens):
+    """The token that is forced in a step, or None."""
+    return {max_tokens - 1: rules.forced_last_token, 0: rules.forced_first_token}.get(t)
 
 
 def greedy_by_lists(table, token, row, max_tokens, stop_tokens, rules, prompt=()):
-    """Tokens after one token, and their log-probabilities; rules look at a prompt too."""
+    """The texts (score, tokens, log-probabilities) of a row: one. Rules look at a prompt too."""
     state, found, gains = row, [], []
     while len(found) < max_tokens and (not found or found[-1] not in stop_tokens):
         state, t = next_state(state, token, 5 * row), len(found)
         text = [*prompt, *found]
         allowed = constrained(table[state], text, t, rules, max_tokens, stop_tokens)
         token = int(np.argmax(allowed))
-        certain = t in forced(rules, max_tokens)
+        certain = forced(rules, t, max_tokens) is not None
         gains.append(0.0 if certain else log_probabilities(table, state)[token])
         found.append(token)
-    return found, gains
-
-
-def padded(values, length, value):
-    return np.array([*values, *[value] * (length - len(values))])
+    return [(sum(gains), found, gains)]
 
 
 def of_table(table):
@@ -149,12 +149,3 @@ WAYS = {
     "sample": {"seed": 0, "top_k": 2},
     "beam_search": {"num_beams": 2, "num_return": None},
 }
-
-
-def fixed_logits(logits):
-    """A model that always gives these logits."""
-
-    def step(tokens, cache):
-        return ops.broadcast_to(logits, (tokens.shape[0], len(logits))), cache
-
-    return step

@@ -21,18 +21,26 @@ def shifted(model):
     return model
 
 
+def model_of(call, *shapes):
+    """A functional model of a function of its inputs, by default one of vectors."""
+    inputs = [keras.Input(shape) for shape in shapes or [(5, 8)]]
+    return keras.Model(inputs if shapes[1:] else inputs[0], call(*inputs))
+
+
 def pruned_as_ablated(model, heads, given):
     """The pruned model, which gives what the ablated one does, and that is not the model's own."""
-    expected = numpy(inspection.ablate_heads(model, heads)(given))
+    ablated = inspection.ablate_heads(model, heads)
+    expected = numpy(ablated(given))
     assert np.abs(expected - numpy(model(given))).max() > 1e-4
     pruned = inspection.prune_heads(model, heads)
     np.testing.assert_allclose(numpy(pruned(given)), expected, atol=1e-5)
+    assert pruned.count_params() < ablated.count_params() == model.count_params()
     return pruned
 
 
 @pytest.fixture(scope="module")
 def model():
-    """A block with grouped heads, a layer of Keras and a pooling; all weights are random."""
+    """A block with grouped heads, layers of Keras and a pooling; all weights are random."""
     keras.utils.set_random_seed(1)
     tokens = keras.Input((None,), dtype="int32")
     x = ka.ScaledEmbedding(20, 8, mask_zero=True)(tokens)
@@ -40,6 +48,7 @@ def model():
         16, 4, num_key_value_heads=2, qk_norm="rms", position="relative_bias", name="block"
     )(x)
     x = keras.layers.MultiHeadAttention(3, 4, name="of_keras")(x, x)
+    x = keras.layers.Attention(name="of_one_head")([x, x])
     x = ka.AttentionPooling(name="pooling")(x)
     return shifted(keras.Model(tokens, keras.layers.Dense(3)(x)))
 
@@ -94,6 +103,7 @@ def test_gradients_are_those_of_a_change_of_a_head(model):
         name: weights.shape for name, weights in collect_attention(model, IDS).items()
     }
     assert (found["block/attention"][1, :, :, 2:] == 0).all()
+    assert np.abs(found["of_one_head"]).max() > 1e-4
     for name in names:
         # A factor ξ of one head is a factor of the rows of the output projection that read it.
         layer = {"of_keras": model.get_layer("of_keras")}.get(name)
@@ -113,16 +123,11 @@ def test_gradients_are_those_of_a_change_of_a_head(model):
         np.testing.assert_array_equal(old, numpy(new))
 
 
-def test_gradients_of_a_layer_of_one_head_of_keras_and_of_a_predicted_window():
-    x = keras.Input((4, 6))
-    y = keras.layers.Attention(name="luong")([x, x])
-    y = ka.LocalAttention(2, "predictive", name="local")(y)
-    model = keras.Model(x, y)
-    given = random(2, 4, 6)
+def test_gradients_of_a_predicted_window_sum_to_its_output():
+    """Which is linear in the weights, without any other path."""
+    model, given = model_of(ka.LocalAttention(2, "predictive", name="local")), random(2, 5, 8)
     found = inspection.attention_gradients(model, given, ops.sum)
-    # The output is linear in the weights of the last layer, without any other path.
     np.testing.assert_allclose(found["local"].sum(), numpy(model(given)).sum(), rtol=1e-4)
-    assert np.abs(found["luong"]).max() > 1e-3
 
 
 def test_importance_sums_the_gradients_of_each_example():
@@ -131,19 +136,13 @@ def test_importance_sums_the_gradients_of_each_example():
     np.testing.assert_allclose(found, np.abs(gradients.sum((2, 3))).mean(0), rtol=1e-6)
 
 
-HEADS = {"block/attention": [0, 3], "of_keras": [1]}
-
-
 def test_a_pruned_model_is_the_ablated_one_and_loads(model, tmp_path):
-    pruned, ablated = pruned_as_ablated(model, HEADS, IDS), inspection.ablate_heads(model, HEADS)
-    assert pruned.count_params() < ablated.count_params() == model.count_params()
+    pruned = pruned_as_ablated(model, {"block/attention": [0, 3], "of_keras": [1]}, IDS)
     assert pruned.get_layer("block").attention.num_heads == 2
     pruned.save(tmp_path / "pruned.keras")
     loaded = keras.saving.load_model(tmp_path / "pruned.keras")
-    np.testing.assert_allclose(numpy(loaded(IDS)), numpy(ablated(IDS)), atol=1e-5)
-
-
-def test_a_group_of_heads_goes_with_its_key_head(model):
+    np.testing.assert_allclose(numpy(loaded(IDS)), numpy(pruned(IDS)), atol=1e-6)
+    # A group goes with its key head.
     pruned = pruned_as_ablated(model, {"block/attention": [2, 3]}, IDS)
     attention = pruned.get_layer("block").attention
     assert (attention.num_heads, attention.num_key_value_heads) == (2, 1)
@@ -151,34 +150,34 @@ def test_a_group_of_heads_goes_with_its_key_head(model):
 
 @pytest.mark.slow
 def test_heads_without_an_output_projection_are_ablated():
-    x = keras.Input((None, 8))
-    model = keras.Model(x, ka.Attention(2, 3, use_bias=True, name="attention")(x))
-    given = keras.random.normal((2, 4, 8))
+    model = model_of(ka.Attention(2, 3, use_bias=True, name="attention"))
+    given = random(2, 5, 8)
     found = numpy(inspection.ablate_heads(model, {"attention": [0]})(given))
     assert (found[..., :3] == 0).all()
     np.testing.assert_array_equal(found[..., 3:], numpy(model(given))[..., 3:])
 
 
+# Layers of four heads.
+KINDS = {
+    "latent": (ka.MultiHeadLatentAttention, {"rope_dim": 2, "latent_dim": 6}),
+    "differential": (ka.DifferentialAttention, {}),
+    "differential, bias": (ka.DifferentialAttention, {"position": "relative_bias"}),
+    "linear": (ka.LinearAttention, {"causal": True}),
+    "general": (ka.MultiHeadAttention, {"score": "general"}),
+    "gate": (ka.MultiHeadAttention, {"position": "kerple", "use_gate": True}),
+    "groups": (
+        ka.MultiHeadAttention,
+        {"num_key_value_heads": 2, "position": ka.positions.MixedRotary((1, 5))},
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "layer",
-    [
-        lambda: ka.MultiHeadLatentAttention(4, 4, rope_dim=2, latent_dim=6, name="layer"),
-        lambda: ka.DifferentialAttention(4, 4, name="layer"),
-        lambda: ka.DifferentialAttention(4, 4, position="relative_bias", name="layer"),
-        lambda: ka.LinearAttention(4, 4, causal=True, name="layer"),
-        lambda: ka.MultiHeadAttention(4, 4, score="general", name="layer"),
-        lambda: ka.MultiHeadAttention(4, 4, position="kerple", use_gate=True, name="layer"),
-        lambda: ka.MultiHeadAttention(
-            4, 4, num_key_value_heads=2, position=ka.positions.MixedRotary((1, 5)), name="layer"
-        ),
-    ],
-)
-def test_heads_of_every_kind_are_pruned(layer):
-    x = keras.Input((None, 8))
-    model = shifted(keras.Model(x, layer()(x)))
-    gone = {"layer": [0, 1] if model.get_layer("layer").num_key_value_heads else [0, 2]}
-    pruned_as_ablated(model, gone, keras.random.normal((2, 5, 8)))
+@pytest.mark.parametrize("name", KINDS)
+def test_heads_of_every_kind_are_pruned(name):
+    kind, options = KINDS[name]
+    model = shifted(model_of(kind(4, 4, **options, name="layer")))
+    pruned_as_ablated(model, {"layer": [0, 1 if name == "groups" else 2]}, random(2, 5, 8))
 
 
 @keras.saving.register_keras_serializable(package="inspection")
@@ -215,31 +214,28 @@ def test_layers_of_a_copy_are_found_by_their_order():
 
 
 @pytest.mark.parametrize(
-    "position",
-    [lambda: ka.positions.RelativeBias(8, 20), lambda: ka.positions.Shaw(2, per_head=True)],
+    "shared",
+    [ka.positions.RelativeBias(8, 20), ka.positions.Shaw(2, per_head=True)],
+    ids=lambda position: type(position).__name__,
 )
-def test_layers_that_share_a_position_are_pruned(position):
-    shared = position()
-    x = y = keras.Input((5, 8))
-    for n in range(2):
-        y = ka.MultiHeadAttention(4, 4, position=shared, name=f"layer_{n}")(y)
-    heads = {"layer_0": [0, 2], "layer_1": [0, 2]}
-    pruned = pruned_as_ablated(shifted(keras.Model(x, y)), heads, keras.random.normal((2, 5, 8)))
-    assert pruned.get_layer("layer_0").position is pruned.get_layer("layer_1").position
+def test_layers_that_share_a_position_are_pruned(shared):
+    layers = [ka.MultiHeadAttention(4, 4, position=shared, name=name) for name in "ab"]
+    model = shifted(model_of(lambda x: layers[1](layers[0](x))))
+    pruned = pruned_as_ablated(model, {"a": [0, 2], "b": [0, 2]}, random(2, 5, 8))
+    assert pruned.get_layer("a").position is pruned.get_layer("b").position
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [14, 44])
 def test_a_bias_that_is_rounded_is_the_same(seed):
-    x, rng = keras.Input((5, 8)), np.random.default_rng(seed)
-    layer = ka.MultiHeadAttention(4, 4, position="fire", name="layer")
-    model = keras.Model(x, layer(x))
+    rng, layer = np.random.default_rng(seed), ka.MultiHeadAttention(4, 4, position="fire", name="a")
+    model = model_of(layer)
     for weight in layer.position.weights:
         fixed = {"c": 0.1, "factor": 1.0}.get(weight.name)
         drawn = rng.normal if weight.name == "hidden_bias" else rng.uniform
         scale = {"hidden_bias": (0, 0.1)}.get(weight.name, (-1, 1))
         weight.assign(drawn(*scale, weight.shape) if fixed is None else fixed)
-    assert inspection.prune_heads(model, {"layer": [0, 2]}).get_layer("layer").num_heads == 2
+    assert inspection.prune_heads(model, {"a": [0, 2]}).get_layer("a").num_heads == 2
 
 
 @pytest.mark.parametrize("mode", ["full", "activations"])
@@ -248,10 +244,9 @@ def test_gradients_of_what_is_computed_again(mode):
     models = []
     for scope in (None, mode):
         with keras.RematScope(mode=scope):
-            x = keras.Input((5, 8))
-            y = ka.TransformerBlock(16, 2, name="block")(x)
-            y = keras.layers.MultiHeadAttention(2, 4, name="of_keras")(y, y)
-            models.append(keras.Model(x, keras.layers.Dense(2)(y)))
+            block = ka.TransformerBlock(16, 2, name="block")
+            layer = keras.layers.MultiHeadAttention(2, 4, name="of_keras")
+            models.append(model_of(lambda x, layer=layer, block=block: layer(y := block(x), y)))
     models[1].set_weights(models[0].get_weights())
     for function in (collect_attention, inspection.attention_gradients):
         expected, found = (function(model, given) for model in models)
@@ -262,29 +257,21 @@ def test_gradients_of_what_is_computed_again(mode):
 
 
 def test_gradients_beside_a_layer_that_is_not_collected():
-    x, memory = keras.Input((4, 8)), keras.Input((6, 8))
     cell = ka.AttentionCell(keras.layers.GRUCell(8), "additive")
-    y = ka.AttentionRNN(cell, return_sequences=True)(x, memory)
-    model = keras.Model([x, memory], ka.TransformerBlock(16, 2, name="block")(y))
-    given = [np.ones((1, 4, 8), "float32"), np.ones((1, 6, 8), "float32")]
-    assert list(inspection.attention_gradients(model, given)) == ["block/attention"]
+    rnn = ka.AttentionRNN(cell, return_sequences=True)
+    block = ka.TransformerBlock(16, 2, name="block")
+    model = model_of(lambda x, memory: block(rnn(x, memory)), (4, 8), (6, 8))
+    found = inspection.attention_gradients(model, [random(1, 4, 8), random(1, 6, 8)])
+    assert list(found) == ["block/attention"]
 
 
-def test_a_copy_has_what_its_layers_adapted():
+@pytest.mark.parametrize("changed", [inspection.ablate_heads, inspection.prune_heads])
+def test_a_copy_has_what_its_layers_adapted(changed):
     """The mean of a `Normalization` is no variable."""
-    given = np.random.default_rng(0).normal(300, 50, size=(8, 5, 8)).astype("float32")
-    norm = keras.layers.Normalization()
-    norm.adapt(given)
-    x = keras.Input((5, 8))
-    block = ka.TransformerBlock(16, 4, name="block")
-    model = keras.Model(x, block(norm(x)))
-    heads = {"block/attention": [1]}
-    copies = [inspection.ablate_heads(model, heads), inspection.prune_heads(model, heads)]
-    block.attention.output_dense.kernel.assign(
-        np.where(np.arange(4)[:, None, None] == 1, 0, numpy(block.attention.output_dense.kernel))
-    )
-    for copy in copies:
-        np.testing.assert_allclose(numpy(copy(given)), numpy(model(given)), atol=1e-5)
+    norm, block = keras.layers.Normalization(), ka.TransformerBlock(16, 4, name="block")
+    norm.adapt(300 + 50 * random(8, 5, 8))
+    copy = changed(model_of(lambda x: block(norm(x))), {"block/attention": [1]})
+    np.testing.assert_array_equal(numpy(copy.get_layer(norm.name).mean), numpy(norm.mean))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strings are TensorFlow's")
@@ -303,13 +290,12 @@ def test_a_copy_has_vocabularies():
 @pytest.mark.parametrize(
     "alignment",
     # With a bias by which heads attend to a key, whatever the weights.
-    [None, "coverage", "location_sensitive", ka.alignments.Monotonic(initial_bias=2.0)],
-    ids=lambda x: x if isinstance(x, str | None) else "monotonic",
+    ["coverage", "location_sensitive", ka.alignments.Monotonic(initial_bias=2.0)],
+    ids=lambda x: x if isinstance(x, str) else "monotonic",
 )
 def test_heads_of_a_cell_are_pruned_with_its_alignment(alignment):
     attention = ka.MultiHeadAttention(4, 4, score="additive", output_shape=8, name="attention")
     cell = ka.AttentionCell(keras.layers.GRUCell(8), attention, alignment=alignment, name="cell")
-    x, memory = keras.Input((5, 8)), keras.Input((7, 6))
-    model = keras.Model([x, memory], ka.AttentionRNN(cell, True, name="rnn")(x, memory))
+    model = shifted(model_of(ka.AttentionRNN(cell, True, name="rnn"), (5, 8), (7, 6)))
     given = [random(2, 5, 8), random(2, 7, 6)]
-    pruned_as_ablated(shifted(model), {"rnn/cell/attention": [0, 2]}, given)
+    pruned_as_ablated(model, {"rnn/cell/attention": [0, 2]}, given)

@@ -64,28 +64,21 @@ def test_words_cannot_leave_their_place():
     assert not re.search("[\u2028\u2029\u202a-\u202e\ud800-\udfff]", page)
 
 
-def test_padding_is_left_out_at_both_sides():
-    scores = weights(2, 3, 4)
-    page = attention_html(scores, ["a", None, "b"], [None, "x", "y", "z"])
-    assert data_of(page)["texts"] == [["a", "b"], ["x", "y", "z"]]
-    np.testing.assert_allclose(stored(page, 0, 1), scores[1][[0, 2], 1:], atol=2e-5)
-
-
 def test_layers_have_words_of_their_own_by_name():
-    page = attention_html(
-        {"self": weights(1, 4, 6, 6), "cross": weights(4, 6, 7)},
-        {"self": TARGET, "cross": TARGET},
-        {"self": None, "cross": SOURCE},
-    )
-    data = data_of(page)
-    assert [layer["name"] for layer in data["layers"]] == ["self", "cross"]
+    scores = {"decoder/attention": weights(1, 4, 6, 6), "decoder/cross_attention": weights(4, 6, 7)}
+    # The second by its name in 0.1.0.
+    keys = {"decoder/attention": None, "decoder/context_attention": SOURCE}
+    data = data_of(attention_html(scores, dict.fromkeys(scores, TARGET), keys))
+    assert [layer["name"] for layer in data["layers"]] == list(scores)
     assert [(layer["queries"], layer["keys"]) for layer in data["layers"]] == [(0, 0), (0, 1)]
     assert data["texts"] == [TARGET, SOURCE]
 
 
-def test_what_is_left_out_is_said_as_a_share_of_its_query():
+def test_padding_is_left_out_and_said_as_a_share_of_its_query():
     scores = weights(2, 3, 4)
     page = attention_html(scores, ["a", None, "b"], [None, "x", "y", None])
+    assert data_of(page)["texts"] == [["a", "b"], ["x", "y"]]
+    np.testing.assert_allclose(stored(page, 0, 1), scores[1][[0, 2], 1:3], atol=2e-5)
     expected = scores[:, [0, 2]][..., [0, 3]].sum(axis=-1) / scores[:, [0, 2]].sum(axis=-1)
     np.testing.assert_allclose(data_of(page)["layers"][0]["others"], expected, atol=1e-4)
     page = attention_html(scores, ["a", None, "b"], ["w", "x", "y", "z"])
@@ -108,24 +101,13 @@ def test_a_layer_that_pools_needs_no_words_for_its_queries():
     assert data_of(keys_alone)["layers"][0]["pools"]
 
 
-@pytest.mark.parametrize("backend", ["keras", "torch", "ml_dtypes"])
-def test_weights_in_bfloat16(backend):
-    scores = weights(2, 3, 3)
-    if backend == "torch":
-        torch = pytest.importorskip("torch")
-        rounded = torch.tensor(scores).to(torch.bfloat16).requires_grad_()
-        exact = rounded.detach().float().numpy()
-    else:
-        rounded = keras.ops.cast(scores, "bfloat16")
-        exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
-        if backend == "ml_dtypes":
-            rounded = exact.astype(pytest.importorskip("ml_dtypes").bfloat16)
+@pytest.mark.parametrize("library", ["keras", "torch", "ml_dtypes"])
+def test_weights_in_bfloat16(library):
+    rounded = keras.ops.cast(weights(2, 3, 3), "bfloat16")
+    exact = keras.ops.convert_to_numpy(keras.ops.cast(rounded, "float32"))
+    if library == "torch":
+        rounded = pytest.importorskip("torch").tensor(exact).bfloat16().requires_grad_()
+    elif library == "ml_dtypes":
+        rounded = exact.astype(pytest.importorskip("ml_dtypes").bfloat16)
     page = attention_html([rounded[None]], ["a", "b", "c"])
     np.testing.assert_allclose(stored(page, 0, 1), exact[1], atol=2e-5)
-
-
-def test_names_of_0_1_0_find_their_words():
-    scores = {"decoder/attention": weights(6, 6), "decoder/cross_attention": weights(6, 7)}
-    keys = {"decoder/attention": TARGET, "decoder/context_attention": SOURCE}
-    data = data_of(attention_html(scores, dict.fromkeys(scores, TARGET), keys))
-    assert data["texts"] == [TARGET, SOURCE]

@@ -4,6 +4,7 @@ The old packages no longer run, so each is read here: its equations in NumPy, wr
 version that the page names. What the pages define is taken from the pages.
 """
 
+import ast
 import functools
 
 import keras
@@ -12,8 +13,8 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import patterns, scores
-from tests.arrays import random
-from tests.definition import softmax
+from tests.arrays import close, random
+from tests.definition import sigmoid, softmax
 from tests.doctests import BLOCK, ROOT
 
 ops = keras.ops
@@ -26,24 +27,16 @@ B, T, S, D, E = 2, 5, 7, 8, 6
 def page(name):
     """The functions and classes that a page defines, without the rest of the page."""
     text = (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+    program = ast.parse("\n".join(BLOCK.findall(text)))
+    kept = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    program.body = [node for node in program.body if isinstance(node, kept)]
     names = {"__name__": f"migration_{name}"}
-    for block in BLOCK.findall(text):
-        kept, keeping = [], False
-        for line in block.splitlines():
-            if line and not line[0].isspace() and not line.startswith(")"):
-                keeping = line.startswith(("import ", "from ", "def ", "class ", "@"))
-            if keeping:
-                kept.append(line)
-        exec("\n".join(kept), names)
+    exec(compile(program, name, "exec"), names)
     return names
 
 
 def weights(*shapes):
     return [random(*shape, seed=10 + seed) for seed, shape in enumerate(shapes)]
-
-
-def close(ours, expected, tolerance=2e-5):
-    np.testing.assert_allclose(ops.convert_to_numpy(ours), expected, rtol=tolerance, atol=tolerance)
 
 
 X, MEMORY, KEY = random(B, T, D), random(B, S, D, seed=1), random(B, S, D, seed=2)
@@ -54,16 +47,13 @@ MEMORY_PADDING = np.arange(S) < np.array([[S], [3]])
 # Equations that several packages share
 
 
-def seq_self_attention(x, e, width=None, history_only=False, activation=None, mask=None):
+def seq_self_attention(x, e, width=None, history_only=False, mask=None):
     """Output and weights of `SeqSelfAttention.call`, from what its emission gives."""
     length = x.shape[1]
-    e = e if activation is None else activation(e)
-    if history_only and width is None:
-        width = 10**9
-    if width is not None:
-        lower = np.arange(length)[:, None] - (width - 1 if history_only else width // 2)
-        near = (lower <= np.arange(length)) & (np.arange(length) < lower + width)
-        e = e - 10000.0 * ~near
+    if history_only or width:
+        width = width or length
+        before = distances(length) + (0 if history_only else width - 1 - width // 2)
+        e = e - 10000.0 * ~((before >= 0) & (before < width))
     if mask is not None:
         padded = 1.0 - mask
         e = e - 10000.0 * padded[:, :, None] * padded[:, None, :]
@@ -80,36 +70,24 @@ def multiplicative_emission(x, Wa, ba):
     return (x @ Wa) @ np.swapaxes(x, 1, 2) + ba[0]
 
 
-def scaled_dot_product_attention(query, key, value, history_only=False, mask=None):
-    e = query @ np.swapaxes(key, -1, -2) / np.sqrt(query.shape[-1])
-    if history_only:
-        later = np.arange(key.shape[-2]) > np.arange(query.shape[-2])[:, None]
-        e = e - 10000.0 * later
-    if mask is not None:
-        e = e - 10000.0 * (1.0 - mask[:, None])
-    return softmax(e) @ value
+def multi_head(q, k, v, heads=1, allowed=True):
+    """Attention of projections, whose heads are parts of their features; `allowed` is (…, T, S)."""
+    q, k, v = (x.reshape(*x.shape[:2], heads, -1) for x in (q, k, v))
+    e = np.einsum("bthk,bshk->bhts", q, k) / np.sqrt(q.shape[-1])
+    # The packages add numbers from -1e4 to -1e12, which is all the same.
+    o = np.einsum("bhts,bshk->bthk", softmax(np.where(allowed, e, -1e10)), v)
+    return o.reshape(*o.shape[:2], -1)
 
 
-def split(x, heads):
-    """(B, T, F) as (B · heads, T, F / heads)."""
-    batch, length, size = x.shape
-    x = x.reshape(batch, length, heads, size // heads).transpose(0, 2, 1, 3)
-    return x.reshape(batch * heads, length, size // heads)
+def projected(inputs, kernels, biases=(0.0, 0.0, 0.0)):
+    return [x @ W + b for x, W, b in zip(inputs, kernels, biases, strict=True)]
 
 
-def join(x, heads):
-    rows, length, size = x.shape
-    x = x.reshape(rows // heads, heads, length, size).transpose(0, 2, 1, 3)
-    return x.reshape(rows // heads, length, heads * size)
+def distances(length):
+    return np.arange(length)[:, None] - np.arange(length)
 
 
 # attention 5.0.0 (philipperemy/keras-attention): attention/attention.py
-
-
-def many_to_one(h, score, w_c):
-    """From the score (B, T) of all states: tanh(W_c [c; h_T])."""
-    context = np.einsum("bt,btd->bd", softmax(score), h)
-    return np.tanh(np.concatenate([context, h[:, -1]], axis=-1) @ w_c)
 
 
 @pytest.mark.parametrize("score", ["luong", "bahdanau"])
@@ -126,135 +104,100 @@ def test_attention_of_philipperemy(score):
     h_t = X[:, -1]
     if score == "luong":
         names["load_luong"](model, w1, w_c)
-        expected = np.einsum("bd,btd->bt", h_t, X @ w1)
+        e = np.einsum("bd,btd->bt", h_t, X @ w1)
     else:
         names["load_bahdanau"](model, w1, w2, v, w_c)
-        expected = (np.tanh((h_t @ w1)[:, None] + X @ w2) @ v)[..., 0]
-    close(model(X), many_to_one(X, expected, w_c))
+        e = (np.tanh((h_t @ w1)[:, None] + X @ w2) @ v)[..., 0]
+    context = np.einsum("bt,btd->bd", softmax(e), X)
+    close(model(X), np.tanh(np.concatenate([context, h_t], axis=-1) @ w_c))
 
 
 # bojone/attention, attention_keras.py: of 2018 (the post), and at commit 9021815
 
 
-def attention_of_2018(q, k, v, theirs, heads, q_len=None, v_len=None):
-    q, k, v = (split(x @ W, heads) for x, W in zip((q, k, v), theirs, strict=True))
-    a = q @ np.swapaxes(k, 1, 2) / q.shape[-1] ** 0.5
-    if v_len is not None:
-        real = 1 - np.cumsum(np.eye(k.shape[1] + 1)[v_len[:, 0]][:, :-1], axis=1)
-        a = a - (1 - np.repeat(real, heads, axis=0)[:, None]) * 1e12
-    o = join(softmax(a) @ v, heads)
-    if q_len is not None:
-        real = 1 - np.cumsum(np.eye(q.shape[1] + 1)[q_len[:, 0]][:, :-1], axis=1)
-        o = o * real[..., None]
-    return o
+OF_HEADS = weights((D, 6), (D, 6), (D, 6))
+
+
+def load_bojone(layer, *inputs):
+    layer.build(*(x.shape for x in inputs))
+    page("bojone")["load_heads"](layer, *OF_HEADS)
+    return layer
 
 
 def test_attention_of_bojone():
-    theirs = weights((D, 6), (D, 6), (D, 6))
-    layer = ka.Attention(2, 3)
-    layer.build(X.shape, MEMORY.shape, KEY.shape)
-    page("bojone")["load_heads"](layer, *theirs)
-    close(layer([X, MEMORY, KEY]), attention_of_2018(X, KEY, MEMORY, theirs, 2))
-    q_len, v_len = PADDING.sum(1, keepdims=True), MEMORY_PADDING.sum(1, keepdims=True)
-    close(
-        layer([X, MEMORY, KEY], query_mask=PADDING, value_mask=MEMORY_PADDING),
-        attention_of_2018(X, KEY, MEMORY, theirs, 2, q_len, v_len),
-    )
+    layer = load_bojone(ka.Attention(2, 3), X, MEMORY, KEY)
+    given = projected((X, KEY, MEMORY), OF_HEADS)
+    close(layer([X, MEMORY, KEY]), multi_head(*given, 2))
+    output = layer([X, MEMORY, KEY], query_mask=PADDING, value_mask=MEMORY_PADDING)
+    expected = multi_head(*given, 2, MEMORY_PADDING[:, None, None])
+    close(output, expected * PADDING[..., None])
 
 
 def test_position_embedding_of_bojone():
     def theirs(size):
         frequencies = 1.0 / 10000.0 ** (2 * np.arange(size // 2) / size)
         angles = np.arange(T)[:, None] * frequencies
-        return np.broadcast_to(
-            np.concatenate([np.cos(angles), np.sin(angles)], axis=1), (B, T, size)
-        )
+        return np.stack([np.concatenate([np.cos(angles), np.sin(angles)], axis=1)] * B)
 
     position_embedding = page("bojone")["position_embedding"]
     close(position_embedding(X), theirs(D))
     close(position_embedding(X, 4), theirs(4))
 
 
-def test_sines_of_2019_are_ours():
-    reference = np.abs(np.arange(T) - 2)[:, None] / 10000.0 ** (2 / D * np.arange(D // 2))
-    waves = np.stack([np.sin(reference), np.cos(reference)], axis=-1).reshape(T, D)
-    ours = ka.SinCosPositionEmbedding(D)(X, positions=np.abs(np.arange(T) - 2))
-    close(ours, X + waves)
-
-
 def test_local_self_attention_of_bojone_away_from_the_ends():
-    theirs, neighbors, rate, length = weights((D, 6), (D, 6), (D, 6)), 1, 2, 9
+    neighbors, rate, length = 1, 2, 9
     x, reach = random(B, length, D, seed=8), neighbors * rate
+    layer = load_bojone(ka.LocalSelfAttention(2, 3, neighbors=neighbors, rate=rate), x)
+    # At the ends theirs sees vectors of zeros too.
     padded = np.pad(x, [(0, 0), (reach, reach), (0, 0)])
-    windows = np.stack([padded[:, i : i + length] for i in range(0, 2 * reach + 1, rate)], axis=2)
-    windows, queries = windows.reshape(-1, 3, D), x.reshape(-1, 1, D)
-    expected = attention_of_2018(queries, windows, windows, theirs, 2).reshape(B, length, 6)
-    layer = ka.LocalSelfAttention(2, 3, neighbors=neighbors, rate=rate)
-    layer.build(x.shape)
-    page("bojone")["load_heads"](layer, *theirs)
+    apart = distances(length + 2 * reach)
+    allowed = (abs(apart) <= reach) & (apart % rate == 0)
+    expected = multi_head(*projected([padded] * 3, OF_HEADS), 2, allowed)[:, reach:-reach]
     output = ops.convert_to_numpy(layer(x))
     close(output[:, reach:-reach], expected[:, reach:-reach])
-    # At the ends theirs sees vectors of zeros too.
     assert np.abs(output[:, 0] - expected[:, 0]).max() > 1e-2
 
 
-def test_atrous_self_attention_of_bojone_with_a_mask():
-    theirs, rate = weights((D, 6), (D, 6), (D, 6)), 2
-    # It pads to the next multiple of the rate, by `rate` positions where the length is one.
-    extra = rate - T % rate
-    x = np.pad(X, [(0, 0), (0, extra), (0, 0)])
-    rows = x.reshape(B, -1, rate, D).transpose(0, 2, 1, 3).reshape(B * rate, -1, D)
-    real = np.pad(np.ones((B, T), "float32"), [(0, 0), (0, extra)])
-    real = real.reshape(B, -1, rate).transpose(0, 2, 1).reshape(B * rate, -1)
-    lengths = real.sum(axis=1, keepdims=True).astype(int)
-    o = attention_of_2018(rows, rows, rows, theirs, 2, lengths, lengths)
-    expected = o.reshape(B, rate, -1, 6).transpose(0, 2, 1, 3).reshape(B, -1, 6)[:, :T]
-    layer = ka.AtrousSelfAttention(2, 3, rate=rate)
-    layer.build(X.shape)
-    page("bojone")["load_heads"](layer, *theirs)
-    close(layer(X), expected)
+def test_atrous_self_attention_of_bojone():
+    layer = load_bojone(ka.AtrousSelfAttention(2, 3, rate=2), X)
+    close(layer(X), multi_head(*projected([X] * 3, OF_HEADS), 2, distances(T) % 2 == 0))
 
 
 # keras-multi-head 0.29.0: multi_head_attention.py, multi_head.py
 
+QUERY = random(B, T, E, seed=5)
 
-def multi_head_attention(q, k, v, theirs, heads, activation=None, history_only=False, mask=None):
-    Wq, bq, Wk, bk, Wv, bv, Wo, bo = theirs
-    activation = activation or (lambda x: x)
-    q, k, v = activation(q @ Wq + bq), activation(k @ Wk + bk), activation(v @ Wv + bv)
-    mask = None if mask is None else np.repeat(mask, heads, axis=0)
-    y = scaled_dot_product_attention(
-        split(q, heads), split(k, heads), split(v, heads), history_only, mask
-    )
-    return activation(join(y, heads) @ Wo + bo)
+
+def loaded(name, theirs):
+    """A layer of two heads with the weights of a package, loaded as its page does."""
+    layer = ka.MultiHeadAttention(2, 4, output_shape=D)
+    layer.build(QUERY.shape, MEMORY.shape, KEY.shape)
+    page(name)["load_heads"](layer, *theirs)
+    return layer
 
 
 @pytest.mark.parametrize("history_only", [False, True])
 def test_multi_head_attention_of_keras_multi_head(history_only):
-    query = random(B, T, E, seed=5)
     theirs = weights((E, D), (D,), (D, D), (D,), (D, D), (D,), (D, D), (D,))
-    layer = ka.MultiHeadAttention(2, D // 2, output_shape=D)
-    layer.build(query.shape, MEMORY.shape, KEY.shape)
-    page("keras_multi_head")["load_heads"](layer, *theirs)
-    output = layer(query, MEMORY, KEY, key_mask=MEMORY_PADDING, use_causal_mask=history_only)
-    expected = multi_head_attention(
-        query, KEY, MEMORY, theirs, 2, history_only=history_only, mask=MEMORY_PADDING
-    )
-    close(output, expected)
+    layer = loaded("keras_multi_head", theirs)
+    output = layer(QUERY, MEMORY, KEY, key_mask=MEMORY_PADDING, use_causal_mask=history_only)
+    given = projected((QUERY, KEY, MEMORY), theirs[:6:2], theirs[1:6:2])
+    earlier = np.arange(S) <= np.arange(T)[:, None]
+    allowed = MEMORY_PADDING[:, None, None] & (earlier | (not history_only))
+    close(output, multi_head(*given, 2, allowed) @ theirs[6] + theirs[7])
 
 
-def test_the_activation_of_keras_multi_head():
-    names = page("keras_multi_head")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_activation_of_keras_multi_head(causal):
     theirs = weights(*[(D, D), (D,)] * 4)
-    for causal in (False, True):
-        layer = names["ActivatedMultiHeadAttention"](2, causal=causal)
-        layer(X)
-        layer.set_weights(theirs)
-        expected = multi_head_attention(
-            X, X, X, theirs, 2, lambda x: np.maximum(x, 0), causal, PADDING
-        )
-        # What it gives for padding is nobody's business.
-        close(ops.convert_to_numpy(layer(X, mask=PADDING))[PADDING], expected[PADDING])
+    layer = page("keras_multi_head")["ActivatedMultiHeadAttention"](2, causal=causal)
+    layer(X)
+    layer.set_weights(theirs)
+    given = [np.maximum(x, 0) for x in projected([X] * 3, theirs[:6:2], theirs[1:6:2])]
+    allowed = PADDING[:, None, None] & ((distances(T) >= 0) | (not causal))
+    expected = np.maximum(multi_head(*given, 2, allowed) @ theirs[6] + theirs[7], 0)
+    # What it gives for padding is nobody's business.
+    close(ops.convert_to_numpy(layer(X, mask=PADDING))[PADDING], expected[PADDING])
 
 
 def test_multi_head_of_keras_multi_head():
@@ -291,13 +234,17 @@ WINDOWS = {
 ADDITIVE = weights((D, 6), (D, 6), (6,), (6, 1), (1,))
 
 
+def additive(score=None, **options):
+    """A layer with the weights of `ADDITIVE`."""
+    layer = ka.Attention(score=score or scores.Additive(6), **options)
+    layer.build(X.shape)
+    page("keras_self_attention")["load_additive"](layer.score, *ADDITIVE)
+    return layer
+
+
 @pytest.mark.parametrize(("options", "pattern"), WINDOWS.values(), ids=WINDOWS)
 def test_seq_self_attention(options, pattern):
-    names = page("keras_self_attention")
-    layer = ka.Attention(score=scores.Additive(6), pattern=pattern)
-    layer.build(X.shape)
-    names["load_additive"](layer.score, *ADDITIVE)
-    output, weight = layer(X, return_attention_scores=True)
+    output, weight = additive(pattern=pattern)(X, return_attention_scores=True)
     expected, expected_weight = seq_self_attention(X, additive_emission(X, *ADDITIVE), **options)
     close(output, expected)
     close(weight[:, 0], expected_weight)
@@ -305,15 +252,13 @@ def test_seq_self_attention(options, pattern):
     layer = ka.Attention(score="general", pattern=pattern)
     layer.build(X.shape)
     multiplicative = weights((D, D), (1,))
-    names["load_multiplicative"](layer.score, *multiplicative)
+    page("keras_self_attention")["load_multiplicative"](layer.score, *multiplicative)
     emission = multiplicative_emission(X, *multiplicative)
     close(layer(X), seq_self_attention(X, emission, **options)[0])
 
 
 def test_seq_self_attention_gives_padding_weight_and_ours_does_not():
-    layer = ka.Attention(score=scores.Additive(6))
-    layer.build(X.shape)
-    page("keras_self_attention")["load_additive"](layer.score, *ADDITIVE)
+    layer = additive()
     theirs, weight = seq_self_attention(X, additive_emission(X, *ADDITIVE), mask=PADDING)
     assert weight[1, :3, 3:].min() > 0
     # Without a mask: what theirs computes for real tokens.
@@ -325,21 +270,14 @@ def test_seq_self_attention_gives_padding_weight_and_ours_does_not():
 
 
 def test_activation_of_scores():
-    names = page("keras_self_attention")
-    layer = ka.Attention(score=names["SigmoidAdditive"](6))
-    layer.build(X.shape)
-    names["load_additive"](layer.score, *ADDITIVE)
+    layer = additive(page("keras_self_attention")["SigmoidAdditive"](6))
     layer.score.score_bias.assign(ADDITIVE[-1][0])
-    emission = additive_emission(X, *ADDITIVE)
-    expected, _ = seq_self_attention(X, emission, activation=lambda e: 1 / (1 + np.exp(-e)))
-    close(layer(X), expected)
+    emission = sigmoid(additive_emission(X, *ADDITIVE))
+    close(layer(X), seq_self_attention(X, emission)[0])
 
 
 def test_the_regularizer_of_seq_self_attention():
-    diverse = page("keras_self_attention")["Diverse"](0.5)
-    layer = ka.Attention(score=scores.Additive(6), scores_regularizer=diverse)
-    layer.build(X.shape)
-    page("keras_self_attention")["load_additive"](layer.score, *ADDITIVE)
+    layer = additive(scores_regularizer=page("keras_self_attention")["Diverse"](0.5))
     layer(X)
     _, a = seq_self_attention(X, additive_emission(X, *ADDITIVE))
     expected = 0.5 * np.sum((a @ np.swapaxes(a, 1, 2) - np.eye(T)) ** 2) / B
@@ -362,141 +300,109 @@ def test_seq_weighted_attention(mask):
     close(our_weight[:, 0, 0], weight)
 
 
-@pytest.mark.parametrize("history_only", [False, True])
-def test_scaled_dot_product_attention(history_only):
-    layer = ka.Attention(pattern="causal" if history_only else None)
-    close(
-        layer([X, MEMORY, KEY], key_mask=MEMORY_PADDING),
-        scaled_dot_product_attention(X, KEY, MEMORY, history_only, MEMORY_PADDING),
-    )
-
-
 # tfa 0.23.0: seq2seq/attention_wrapper.py, layers/multihead_attention.py
 
 
-def attention_wrapper(x, h, memory, lengths, cell, score, attention_layer=None):
-    """Attentions, states and alignments of `AttentionWrapper` round a `SimpleRNNCell`."""
+UNITS = 6
+H0 = random(B, UNITS, seed=7)
+W1, W2, V, ATTENTION_LAYER = weights((UNITS, 4), (D, 4), (4,), (UNITS + D, 5))
+MEMORY_KERNEL, G, BIAS = weights((D, UNITS), (1,), (4,))
+
+
+def attention_wrapper(cell, score, attention_layer=None):
+    """Outputs and alignments of `AttentionWrapper` round a `SimpleRNNCell`, over X and MEMORY."""
     kernel, recurrent, bias = cell
-    real = np.arange(memory.shape[1]) < lengths[:, None]
-    values = memory * real[..., None]
-    size = memory.shape[-1] if attention_layer is None else attention_layer.shape[-1]
-    attention = np.zeros((len(x), size), "float32")
-    attentions, states, alignments = [], [], []
-    for t in range(x.shape[1]):
-        inputs = np.concatenate([x[:, t], attention], axis=-1)
+    values, h, outputs, alignments = MEMORY * MEMORY_PADDING[..., None], H0, [], []
+    attention = np.zeros((B, len(kernel) - D))
+    for t in range(T):
+        inputs = np.concatenate([X[:, t], attention], axis=-1)
         h = np.tanh(inputs @ kernel + bias + h @ recurrent)
-        alignment = softmax(np.where(real, score(h, values), -np.inf))
+        alignment = softmax(np.where(MEMORY_PADDING, score(h, values), -np.inf))
         attention = np.einsum("bs,bsd->bd", alignment, values)
         if attention_layer is not None:
             attention = np.concatenate([h, attention], axis=-1) @ attention_layer
-        for kept, value in zip(
-            (attentions, states, alignments), (attention, h, alignment), strict=True
-        ):
-            kept.append(value)
-    return [np.stack(kept, axis=1) for kept in (attentions, states, alignments)]
-
-
-UNITS, LENGTHS = 6, np.array([S, 3])
+        outputs.append(np.concatenate([attention, h], axis=-1))
+        alignments.append(alignment)
+    return np.stack(outputs, axis=1), np.stack(alignments, axis=1)
 
 
 def luong(memory_kernel, g=1.0):
     return lambda h, values: g * np.einsum("bu,bsu->bs", h, values @ memory_kernel)
 
 
-def bahdanau(query_kernel, memory_kernel, v, g=None, b=None):
-    def score(h, values):
-        hidden = (h @ query_kernel)[:, None] + values @ memory_kernel
-        if g is None:
-            return np.tanh(hidden) @ v
-        return np.tanh(hidden + b) @ (g * v / np.sqrt(np.sum(v**2)))
+def bahdanau(query_kernel, memory_kernel, v, g=None, b=0.0):
+    v = v if g is None else g * v / np.sqrt(np.sum(v**2))
+    return lambda h, values: np.tanh((h @ query_kernel)[:, None] + values @ memory_kernel + b) @ v
 
-    return score
+
+def run(cell):
+    """What a cell gives over X and MEMORY."""
+    state = cell.initial_state(MEMORY, states=[H0], mask=MEMORY_PADDING)
+    rnn = keras.layers.RNN(cell, return_sequences=True)
+    return cell.split_outputs(rnn(X, initial_state=state))
 
 
 def decoder(score, **kwargs):
-    """A cell and a function of nothing that runs it over X and MEMORY, from the state H0."""
-    cell = ka.AttentionCell(
-        keras.layers.SimpleRNNCell(UNITS),
-        score,
-        mode="luong",
-        return_attention_scores=True,
-        **kwargs,
-    )
-    rnn = keras.layers.RNN(cell, return_sequences=True)
-
-    def run():
-        real = np.arange(S) < LENGTHS[:, None]
-        state = cell.initial_state(MEMORY, states=[H0], mask=real)
-        return cell.split_outputs(rnn(X, initial_state=state))
-
-    run()
-    return cell, run
+    """A cell that has run."""
+    inner = keras.layers.SimpleRNNCell(UNITS)
+    cell = ka.AttentionCell(inner, score, mode="luong", return_attention_scores=True, **kwargs)
+    run(cell)
+    return cell
 
 
-H0 = random(B, UNITS, seed=7)
-W1, W2, V, ATTENTION_LAYER = weights((UNITS, 4), (D, 4), (4,), (UNITS + D, 5))
-MEMORY_KERNEL, G, BIAS = weights((D, UNITS), (1,), (4,))
+# The score of ours, what the page's function loads besides the cell, and the score of theirs.
+WRAPPERS = {
+    "luong": ("general", (1.0,), luong(MEMORY_KERNEL)),
+    "luong, scaled": ("general", (G[0],), luong(MEMORY_KERNEL, G[0])),
+    "bahdanau": (scores.Additive(4, use_bias=False), (UNITS,), bahdanau(W1, W2, V)),
+    "bahdanau, normalized": (
+        scores.Additive(4, normalize=True),
+        (UNITS, G[0], BIAS),
+        bahdanau(W1, W2, V, G[0], BIAS),
+    ),
+}
 
 
-@pytest.mark.parametrize("kind", ["luong", "luong, scaled", "bahdanau", "bahdanau, normalized"])
+@pytest.mark.parametrize("kind", WRAPPERS)
 def test_attention_wrapper(kind):
-    names = page("tfa")
+    ours, options, score = WRAPPERS[kind]
     inner = weights((D + 5, UNITS), (UNITS, UNITS), (UNITS,))
-    options = {"attention_dim": 5, "attention_activation": None}
-    if kind.startswith("luong"):
-        g = G[0] if "scaled" in kind else 1.0
-        cell, run = decoder("general", **options)
-        names["load_luong"](cell, MEMORY_KERNEL, ATTENTION_LAYER, g)
-        score = luong(MEMORY_KERNEL, g)
-    elif "normalized" in kind:
-        cell, run = decoder(scores.Additive(4, normalize=True), **options)
-        names["load_bahdanau"](cell, W1, W2, V, ATTENTION_LAYER, UNITS, G[0], BIAS)
-        score = bahdanau(W1, W2, V, G[0], BIAS)
+    cell = decoder(ours, attention_dim=5, attention_activation=None)
+    if ours == "general":
+        page("tfa")["load_luong"](cell, MEMORY_KERNEL, ATTENTION_LAYER, *options)
     else:
-        cell, run = decoder(scores.Additive(4, use_bias=False), **options)
-        names["load_bahdanau"](cell, W1, W2, V, ATTENTION_LAYER, UNITS)
-        score = bahdanau(W1, W2, V)
+        page("tfa")["load_bahdanau"](cell, W1, W2, V, ATTENTION_LAYER, *options)
     cell.cell.set_weights(inner)
-    outputs, alignments = run()
-    expected, _, weight = attention_wrapper(X, H0, MEMORY, LENGTHS, inner, score, ATTENTION_LAYER)
-    close(outputs, expected, 1e-4)
+    outputs, alignments = run(cell)
+    expected, weight = attention_wrapper(inner, score, ATTENTION_LAYER)
+    close(outputs, expected[..., :5], 1e-4)
     close(alignments[:, 0], weight, 1e-4)
 
 
 def test_attention_wrapper_without_an_attention_layer():
-    names = page("tfa")
     inner = weights((D + D, UNITS), (UNITS, UNITS), (UNITS,))
-    cell, run = decoder("general")
+    cell = decoder("general")
     cell.attention.score.kernel.assign(MEMORY_KERNEL.T[None])
-    names["load_cell"](cell, *inner)
-    outputs, _ = run()
-    contexts, states, _ = attention_wrapper(X, H0, MEMORY, LENGTHS, inner, luong(MEMORY_KERNEL))
-    close(outputs[..., :D], contexts, 1e-4)
-    close(outputs[..., D:], states, 1e-4)
+    page("tfa")["load_cell"](cell, *inner)
+    close(run(cell)[0], attention_wrapper(inner, luong(MEMORY_KERNEL))[0], 1e-4)
 
 
 def test_multi_head_attention_of_tfa():
-    query = random(B, T, E, seed=5)
     theirs = weights((2, E, 4), (2, D, 4), (2, D, 4), (2, 4, D), (D,))
     mask = np.random.default_rng(3).random((B, T, S)) < 0.5
     mask[..., 0] = True
-    q, k, v = (
-        np.einsum("btd,hdk->bhtk", x, kernel)
-        for x, kernel in zip((query, KEY, MEMORY), theirs, strict=False)
-    )
-    logits = (q / 2) @ np.swapaxes(k, -1, -2) - 1e10 * ~mask[:, None]
-    expected = np.einsum("bhtk,hko->bto", softmax(logits) @ v, theirs[3]) + theirs[4]
-    layer = ka.MultiHeadAttention(2, 4, output_shape=D)
-    layer.build(query.shape, MEMORY.shape, KEY.shape)
-    page("tfa")["load_heads"](layer, *theirs)
-    close(layer(query, MEMORY, KEY, attention_mask=mask), expected)
+    # Their kernels have a matrix for each head.
+    kernels = [kernel.transpose(1, 0, 2).reshape(-1, 8) for kernel in theirs[:3]]
+    o = multi_head(*projected((QUERY, KEY, MEMORY), kernels), 2, mask[:, None])
+    output = loaded("tfa", theirs)(QUERY, MEMORY, KEY, attention_mask=mask)
+    close(output, o @ theirs[3].reshape(8, D) + theirs[4])
 
 
 # The pages that have no old package in NumPy, and their index
 
 
+@pytest.mark.skipif(keras.config.backend() != "torch", reason="on the backend that has the modules")
 def test_the_page_of_torch_runs_with_torch():
-    pytest.importorskip("torch")
     text = (FOLDER / "torch.md").read_text(encoding="utf-8")
     exec("\n".join(BLOCK.findall(text.replace("```python no-run", "```python"))), {})
 
