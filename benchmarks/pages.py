@@ -5,27 +5,21 @@ of `TABLES`. A test compares the pages with what the files say now.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import re
+import statistics
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- measured: ([\w ,]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # The settings that CPU results exist for, as readers know them, and the ends of files' names.
-SETTINGS = {
-    "TensorFlow, oneDNN on": "",
-    "TensorFlow, oneDNN off": "_onednn_off",
-    "JAX": "_jax",
-    "PyTorch": "_torch",
-}
-SHORTER = {
-    "TensorFlow": "_tensorflow",
-    "oneDNN off": "_onednn_off",
-    "JAX": "_jax",
-    "PyTorch": "_torch",
-}
+REST = {"JAX": "_jax", "PyTorch": "_torch"}
+SETTINGS = {"TensorFlow, oneDNN on": "", "TensorFlow, oneDNN off": "_onednn_off", **REST}
+SHORTER = {"TensorFlow": "_tensorflow", "oneDNN off": "_onednn_off", **REST}
+EAGER = {title: f"_{name}" for name, title in BACKENDS.items()}
 LENGTHS = {
     "short": "T80 (B32 D128 H8)",
     "medium": "T512 (B8 D512 H8)",
@@ -49,6 +43,10 @@ TASKS = {
 }
 
 
+# Files
+
+
+@functools.cache
 def results(name):
     """A file of results."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
@@ -57,37 +55,6 @@ def results(name):
 def named(name):
     """The rows of a file by their names."""
     return {row["name"]: row for row in results(name)["rows"]}
-
-
-def table(head, rows):
-    """Markdown of a table; rows without any figure are left out."""
-    lines = [head, ["---"] * len(head), *(row for row in rows if any(row[1:]))]
-    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
-
-
-def across(corner, name, settings, rows, cell):
-    """A table with a column for each setting: `rows` are titles by the names of rows."""
-    found = [named(f"{name}{end}") for end in settings.values()]
-    rows = [[title, *(cell(file.get(row)) for file in found)] for row, title in rows.items()]
-    return table([corner, *settings], rows)
-
-
-def figure(value, unit=""):
-    """A ratio or a time to two or three digits, nothing where there is none."""
-    if value is None:
-        return ""
-    form = ",.0f" if value >= 100 else ".3g" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
-    return f"{value:{form}}{unit}"
-
-
-def ratio(row):
-    """Ours / other of a row of benchmarks.attention."""
-    return figure(row and row["ratio"])
-
-
-def over_other(row):
-    """Ours / other of a row of two sides in turns."""
-    return figure(row and row["ours"]["ms"] / row["other"]["ms"])
 
 
 def surroundings(report):
@@ -105,104 +72,135 @@ def surroundings(report):
     return f"{', '.join(parts)}; {report['date'][:10]}."
 
 
-def summary():
-    """A training step at each length, and a window, on each setting."""
-    rows = {f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()}
-    rows["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
-    rows["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
-    return across("time, ours / Keras's layer", "attention", SETTINGS, rows, ratio)
+# Cells and tables
+
+
+def table(head, rows):
+    """Markdown of a table; rows without any figure are left out."""
+    lines = [head, ["---"] * len(head), *(row for row in rows if any(row[1:]))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in lines)
+
+
+def grid(corner, columns, rows, cell):
+    """A table of `cell(column, row)`: columns by their titles, and titles by rows."""
+    lines = (
+        [title, *(cell(column, row) for column in columns.values())] for row, title in rows.items()
+    )
+    return table([corner, *columns], lines)
+
+
+def across(corner, name, settings, cell, rows):
+    """A table with a column for each setting: `rows` are titles by the names of rows."""
+    files = {title: named(f"{name}{end}") for title, end in settings.items()}
+    return grid(corner, files, rows, lambda file, row: cell(file.get(row)))
+
+
+def figure(value, unit=""):
+    """A ratio or a time to two or three digits, nothing where there is none."""
+    if value is None:
+        return ""
+    form = ",.0f" if value >= 100 else ".3g" if value >= 10 else ".2f" if value >= 0.1 else ".2g"
+    return f"{value:{form}}{unit}"
+
+
+def ratio(row):
+    """Ours / other of a row of benchmarks.attention."""
+    return figure(row and row["ratio"])
+
+
+def ratio_or_memory(row):
+    """The same, but for memory of which Keras's layer would take over 13 GB."""
+    alone = row and row["name"] in ("masked-memory", "longest-memory")
+    return figure(row["ours"]["GB"], " GB") if alone else ratio(row)
+
+
+def over_other(row):
+    """Ours / other of a row of two sides in turns."""
+    return figure(row and row["ours"]["ms"] / row["other"]["ms"])
+
+
+def seconds(row):
+    """What both sides of a row took."""
+    return [f"{row[side]['ms'] / 1000:.2f} s" for side in ("ours", "other")]
+
+
+# Tables
+
+# With a column for each setting: what is over the titles, the files, what a cell has, and titles by
+# the names of rows.
+ACROSS = {
+    "summary": (
+        *("time, ours / Keras's layer", "attention", SETTINGS, ratio),
+        {
+            **{f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()},
+            "long-all-three": "training step, T4096, padding, causal, dropout 0.1",
+            "window-training": "T8192 (B1 D256 H4), a window of 257 keys",
+        },
+    ),
+    "positions": (
+        *("time of a training step", "attention", SETTINGS, ratio),
+        {
+            "rotary-1024": "`rotary`, against ours without, T1024 (B1 D128 H8)",
+            "rotary-2048": "T2048 (B1 D256 H4)",
+            "alibi-1024": "`alibi`, against ours without, T1024 (B1 D128 H8)",
+            "alibi-2048": "T2048 (B1 D256 H4)",
+            "relative_bias-1024": "`relative_bias`, against ours without, T1024 (B1 D128 H8)",
+            "relative_bias-2048": "T2048 (B1 D256 H4)",
+            "shaw-1024": "Shaw's embeddings, against Keras's layer without, T1024 (B1 D128 H8)",
+            "shaw-2048": "T2048 (B1 D256 H4)",
+        },
+    ),
+    "long": (
+        *("", "attention", SETTINGS, ratio_or_memory),
+        {
+            "window-training": "window of 257 keys, T8192, time, ours / Keras's",
+            "window-memory": "window of 257 keys, T8192, memory, ours / Keras's",
+            "window-growth": "the window's time at T65536 / at T8192",
+            "masked-memory": "memory at T16384, padding, causal, dropout",
+            "longest-memory": "memory at T32768",
+            "decoding-reading": "a token over a cache of 8192 / reading the cache",
+            "decoding": "a token over a cache, one key head / eight",
+        },
+    ),
+    "eager": (
+        *("time", "eager", EAGER, over_other),
+        {
+            "layer": "`MultiHeadAttention` / Keras's",
+            "causal": "the same, causal",
+            "block": "`TransformerBlock` / KerasHub's `TransformerEncoder`",
+            "token": "a token with a cache / without, both ours",
+        },
+    ),
+}
 
 
 def attention(end):
     """All tasks at three lengths, for one setting."""
-    found = named(f"attention{end}")
-    rows = [
-        [title, *(ratio(found.get(f"{length}-{task}")) for length in LENGTHS)]
-        for task, title in TASKS.items()
-    ]
-    shown = table(["time, ours / Keras's layer", *LENGTHS.values()], rows)
+    found, columns = named(f"attention{end}"), {size: length for length, size in LENGTHS.items()}
+    cell = lambda length, task: ratio(found.get(f"{length}-{task}"))  # noqa: E731
+    shown = grid("time, ours / Keras's layer", columns, TASKS, cell)
     return f"{surroundings(results(f'attention{end}'))}\n\n{shown}"
-
-
-def positions():
-    """What a position costs in training, on each setting."""
-    rows = {}
-    for name, words in {
-        "rotary": "`rotary`, against ours without",
-        "alibi": "`alibi`, against ours without",
-        "relative_bias": "`relative_bias`, against ours without",
-        "shaw": "Shaw's embeddings, against Keras's layer without",
-    }.items():
-        rows[f"{name}-1024"] = f"{words}, T1024 (B1 D128 H8)"
-        rows[f"{name}-2048"] = "T2048 (B1 D256 H4)"
-    return across("time of a training step", "attention", SETTINGS, rows, ratio)
-
-
-def long():
-    """Windows, memory and decoding, on each setting."""
-    rows = {
-        "window-training": "window of 257 keys, T8192, time, ours / Keras's",
-        "window-memory": "window of 257 keys, T8192, memory, ours / Keras's",
-        "window-growth": "the window's time at T65536 / at T8192",
-        "masked-memory": "memory at T16384, padding, causal, dropout",
-        "longest-memory": "memory at T32768",
-        "decoding-reading": "a token over a cache of 8192 / reading the cache",
-        "decoding": "a token over a cache, one key head / eight",
-    }
-
-    def cell(row):
-        # Of Keras's layer these would take over 13 GB.
-        if row and row["name"] in ("masked-memory", "longest-memory"):
-            return figure(row["ours"]["GB"], " GB")
-        return ratio(row)
-
-    return across("", "attention", SETTINGS, rows, cell)
 
 
 def over_length():
     """Time and memory of a training step over the length, as in the plot."""
-    report = results("attention_over_length")
-
-    def side(found, kind):
-        if not found or kind not in found:
-            return ""
-        return figure(found[kind], " GB") if kind == "GB" else f"{found['ms']:,.0f} ms"
-
-    rows = [
-        [
-            f"{int(row['name'].removeprefix('over-')):,}",
-            *(side(row.get(who), kind) for kind in ("ms", "GB") for who in ("ours", "other")),
-        ]
-        for row in report["rows"]
-    ]
-    head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
-    return f"{surroundings(report)}\n\n{table(head, rows)}"
-
-
-def eager():
-    """Calls outside of compiled programs."""
-    rows = {
-        "layer": "`MultiHeadAttention` / Keras's",
-        "causal": "the same, causal",
-        "block": "`TransformerBlock` / KerasHub's `TransformerEncoder`",
-        "token": "a token with a cache / without, both ours",
-    }
-    settings = {title: f"_{name}" for name, title in BACKENDS.items()}
-    return across("time", "eager", settings, rows, over_other)
-
-
-def gpu():
-    """What was measured on a GPU, of each backend that was."""
-    return "\n".join(_gpu(results(name)) for name in ("gpu_jax", "gpu_torch"))
-
-
-def _gpu(report):
     rows = []
+    for row in results("attention_over_length")["rows"]:
+        sides = [row.get(who, {}) for who in ("ours", "other")]
+        rows.append([f"{int(row['name'].removeprefix('over-')):,}"])
+        rows[-1] += [f"{side['ms']:,.0f} ms" if "ms" in side else "" for side in sides]
+        rows[-1] += [figure(side.get("GB"), " GB") for side in sides]
+    head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
+    return f"{surroundings(results('attention_over_length'))}\n\n{table(head, rows)}"
+
+
+def gpu(name):
+    """What was measured on a GPU, of a backend."""
+    report, rows = results(name), []
     for row in report["rows"]:
-        ours, other = row.get("ours") or {}, row.get("other") or {}
         times = (
             found["error"].replace("|", "/")[:60] if "error" in found else figure(found.get("ms"))
-            for found in (ours, other)
+            for found in (row.get("ours") or {}, row.get("other") or {})
         )
         rows.append([row["work"], row["against"], *times, ratio(row)])
     head = ["work", "against", "ours, ms", "other, ms", "ours / other"]
@@ -216,16 +214,14 @@ def _gpu(report):
 def models():
     """Whole models against KerasHub's and `transformers`'s."""
     found, rows = named("models"), []
-    for name, work, against in (
+    for name, *words in (
         ("gpt2-training", "GPT-2, training step, B4 T128, dropout 0.1", "KerasHub"),
         ("bert-training", "BERT, training step, B4 T128, dropout 0.1", "KerasHub"),
         ("gpt2-greedy", "GPT-2, 64 tokens after 32, greedy", "KerasHub"),
         ("gpt2-greedy-rows", "the same of 8 prompts at once", "KerasHub"),
         ("gpt2-static-cache", "GPT-2, 64 tokens after 32", "`transformers`, static cache"),
     ):
-        row = found[name]
-        times = (f"{row[side]['ms'] / 1000:.2f} s" for side in ("ours", "other"))
-        rows.append([work, against, *times, over_other(row)])
+        rows.append([*words, *seconds(found[name]), over_other(found[name])])
     head = ["work", "against", "ours", "other", "ours / other"]
     return f"{surroundings(results('models'))}\n\n{table(head, rows)}"
 
@@ -233,54 +229,50 @@ def models():
 def generation():
     """Whole translations and training steps against KerasHub's, on TensorFlow."""
     found, rows = [named(name) for name in ("generation", "generation_onednn_off")], []
-    for name, work, against in (
+    for name, *words in (
         ("greedy", "64 tokens, greedy", "KerasHub, greedy"),
         ("beams", "64 tokens, four beams", "KerasHub, greedy"),
         ("longer", "512 tokens, greedy", "64 tokens, greedy, ours"),
         ("training", "a training step, 64 sentences, without XLA", "KerasHub"),
     ):
-        rows.append([work, against])
+        rows.append(words)
         for file in found:
-            ours, other = (file[name][side]["ms"] / 1000 for side in ("ours", "other"))
-            rows[-1] += [f"{ours:.2f} s / {other:.2f} s", figure(file[name]["speedup"])]
-    head = ["ours", "other"]
-    for setting in ("on", "off"):
-        head += [f"oneDNN {setting}: times", "other / ours"]
-    return table(head, rows)
+            words += [" / ".join(seconds(file[name])), figure(file[name]["speedup"])]
+    times = ["oneDNN on: times", "other / ours", "oneDNN off: times", "other / ours"]
+    return table(["ours", "other", *times], rows)
 
 
 def llama_block():
     """Llama's block against KerasHub's on each setting, and against that of `transformers`."""
-    found = [named(f"decoder_block{end}") for end in SHORTER.values()]
-    columns = [(file, "keras_hub") for file in found]
-    columns += [(found[-1], other) for other in ("transformers", "transformers_compiled")]
+    columns = {title: (end, "keras_hub") for title, end in SHORTER.items()}
+    columns |= {"`transformers`": ("_torch", "transformers")}
+    columns |= {"compiled": ("_torch", "transformers_compiled")}
     works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
-    rows = []
-    for dtype in ("bfloat16", "float32"):
-        for length in (512, 2048):
-            for work, words in works.items():
-                name = f"{dtype}-{length}-{work}"
-                cells = (over_other(file.get(f"{name}-{other}")) for file, other in columns)
-                rows.append([f"{dtype}, T{length}, {words}", *cells])
-    return table(["", *SHORTER, "`transformers`", "compiled"], rows)
+    rows = {
+        f"{dtype}-{length}-{work}": f"{dtype}, T{length}, {words}"
+        for dtype in ("bfloat16", "float32")
+        for length in (512, 2048)
+        for work, words in works.items()
+    }
+
+    def cell(column, row):
+        end, other = column
+        return over_other(named(f"decoder_block{end}").get(f"{row}-{other}"))
+
+    return grid("", columns, rows, cell)
 
 
 def square_sequences():
     """What attention adds to a recurrent decoder, by its size."""
-
-    def cell(report, kind):
-        mean, deviation = report["means"][kind], report["standard_deviations"][kind]
-        return f"{mean:.4f} ± {deviation:.4f}"
-
     rows, kinds = [], ("without_attention", "with_attention")
     for hidden in (4, 8, 11):
         report = results(f"square_sequences_{hidden}")
         pairs = list(zip(*(report["test_losses"][kind] for kind in kinds), strict=True))
-        lower = sum(attention < plain for plain, attention in pairs)
         rows.append([str(hidden)])
         for kind in kinds:
-            rows[-1] += [cell(report, kind), f"{report['parameters'][kind]:,}"]
-        rows[-1].append(f"{lower} of {len(pairs)}")
+            mean, deviation = report["means"][kind], report["standard_deviations"][kind]
+            rows[-1] += [f"{mean:.4f} ± {deviation:.4f}", f"{report['parameters'][kind]:,}"]
+        rows[-1].append(f"{sum(attention < plain for plain, attention in pairs)} of {len(pairs)}")
     rows.append(["the rule of geometry", f"{report['rule_loss']:.4f}", "", "", "", ""])
     head = ["`--hidden`", "without attention", "weights", "with attention", "weights"]
     return table([*head, "seeds in which attention is better"], rows)
@@ -288,32 +280,45 @@ def square_sequences():
 
 def linear():
     """Layers in linear time, against softmax."""
-    found = [
-        {(row["figure"], row["length"], row["name"]): row["value"] for row in report["rows"]}
-        for report in (results(f"linear{end}") for end in SHORTER.values())
-    ]
-
-    def line(title, one, other):
-        cells = (file[one] / file[other] if {one, other} <= file.keys() else None for file in found)
-        return [title, *map(figure, cells)]
-
-    softmax, all_pairs, rows = "MultiHeadAttention", "softmax of all pairs", []
-    for name in sorted({name for file in found for *_, name in file} - {softmax, all_pairs}):
-        low_rank = name in ("LinformerAttention", "NystromAttention")
-        other = all_pairs if low_rank else softmax
-        for length in (2048, 8192):
-            title = f"step, `{name}` / softmax, T{length}"
-            rows.append(line(title, ("steps", length, name), ("steps", length, other)))
-        for figures, end in (("steps", ""), ("steps_kept", ", memory kept")):
-            title = f"step, `{name}`, T65536 / T8192{end}"
-            rows.append(line(title, (figures, 65536, name), (figures, 8192, name)))
-        if low_rank:
-            title = f"memory of a step, `{name}` / softmax, T8192"
-            rows.append(line(title, ("memory", 8192, name), ("memory", 8192, other)))
+    files = {
+        title: {
+            (row["figure"], row["length"], row["name"]): row["value"]
+            for row in results(f"linear{end}")["rows"]
+        }
+        for title, end in SHORTER.items()
+    }
+    rows, softmax = {}, "MultiHeadAttention"
+    low_rank = dict.fromkeys(("LinformerAttention", "NystromAttention"), "softmax of all pairs")
+    names = {name for file in files.values() for *_, name in file} - {softmax, *low_rank.values()}
+    for name in sorted(names):
+        other = low_rank.get(name, softmax)
+        compared = {
+            "step, `{}` / softmax, T2048": (("steps", 2048, name), ("steps", 2048, other)),
+            "step, `{}` / softmax, T8192": (("steps", 8192, name), ("steps", 8192, other)),
+            "step, `{}`, T65536 / T8192": (("steps", 65536, name), ("steps", 8192, name)),
+            "step, `{}`, T65536 / T8192, memory kept": (
+                *(("steps_kept", 65536, name), ("steps_kept", 8192, name)),
+            ),
+        }
+        if name in low_rank:
+            title = "memory of a step, `{}` / softmax, T8192"
+            compared[title] = ("memory", 8192, name), ("memory", 8192, other)
         else:
-            title = f"token, `{name}`, after 100,000 / after 10"
-            rows.append(line(title, ("tokens", 100_000, name), ("tokens", 10, name)))
-    return table(["CPU time", *SHORTER], rows)
+            title = "token, `{}`, after 100,000 / after 10"
+            compared[title] = ("tokens", 100_000, name), ("tokens", 10, name)
+        rows |= {pair: title.format(name) for title, pair in compared.items()}
+
+    def cell(file, row):
+        one, other = map(file.get, row)
+        return figure(one / other if one and other else None)
+
+    return grid("CPU time", files, rows, cell)
+
+
+def mean(rows, value, **wanted):
+    """The mean of a field of the rows that have some others, or None where there are none."""
+    found = [row[value] for row in rows if value in row and wanted.items() <= row.items()]
+    return statistics.fmean(found) if found else None
 
 
 def choosing():
@@ -323,57 +328,46 @@ def choosing():
     # Where runs took only some steps, for their time and memory, those are quoted.
     untested = {row["task"] for row in rows if "accuracy" not in row}
     costs = [row for row in rows if row["task"] not in untested or "accuracy" not in row]
-
-    def mean(rows, task, name, value):
-        found = [
-            row[value]
-            for row in rows
-            if value in row and (row["task"], row["mechanism"]) == (task, name)
-        ]
-        return sum(found) / len(found) if found else None
-
     lines = []
     for name in dict.fromkeys(row["mechanism"] for row in costs):
-        accuracies = (mean(rows, task, name, "accuracy") for task in tasks)
-        line = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
+        accuracies = (mean(rows, "accuracy", task=task, mechanism=name) for task in tasks)
+        lines.append([name, *("" if x is None else f"{x:.3f}" for x in accuracies)])
         for task in tasks:
-            time, beside = (mean(costs, task, one, "cpu_ms") for one in (name, "softmax"))
-            line.append(figure(time / beside if time and beside else None))
-        line.append(figure(mean(costs, "reviews", name, "mib")))
-        weights = mean(costs, "reviews", name, "weights")
-        lines.append([*line, "" if weights is None else f"{weights / 1000:,.0f} K"])
+            time, beside = (
+                mean(costs, "cpu_ms", task=task, mechanism=one) for one in (name, "softmax")
+            )
+            lines[-1].append(figure(time / beside if time and beside else None))
+        mib, weights = (
+            mean(costs, value, task="reviews", mechanism=name) for value in ("mib", "weights")
+        )
+        lines[-1] += [figure(mib), "" if weights is None else f"{weights / 1000:,.0f} K"]
     head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
     return table([*head, "weights, reviews"], lines)
 
 
 def movie_reviews():
     """Test accuracies of the models of movie reviews, over the seeds that were measured."""
-    lines, measured = [], results("imdb_accuracy")["rows"]
-    for name in dict.fromkeys(row["model"] for row in measured):
-        runs = [row for row in measured if row["model"] == name]
-        found = [run["test_accuracy"] for run in runs]
+    lines, rows = [], results("imdb_accuracy")["rows"]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        runs = [row for row in rows if row["model"] == name]
         seeds = ", ".join(str(run["seed"]) for run in runs)
-        mean = f"**{sum(found) / len(found):.4f}**"
-        each = ", ".join(f"{accuracy:.4f}" for accuracy in found)
-        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), mean, each])
+        each = ", ".join(f"{run['test_accuracy']:.4f}" for run in runs)
+        average = f"**{mean(runs, 'test_accuracy'):.4f}**"
+        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), average, each])
     return table(["model", "seeds", "epochs", "mean", "each"], lines)
 
 
 TABLES = {
-    "linear": linear,
-    "summary": summary,
-    **{title.lower(): lambda end=end: attention(end) for title, end in SETTINGS.items()},
-    "positions": positions,
-    "long": long,
-    "over length": over_length,
-    "eager": eager,
-    "gpu": gpu,
-    "models": models,
-    "generation": generation,
-    "llama block": llama_block,
-    "square sequences": square_sequences,
-    "movie reviews": movie_reviews,
-    "choosing": choosing,
+    **{name: functools.partial(across, *given) for name, given in ACROSS.items()},
+    **{title.lower(): functools.partial(attention, end) for title, end in SETTINGS.items()},
+    "gpu": lambda: "\n".join(map(gpu, ("gpu_jax", "gpu_torch"))),
+    **{
+        table.__name__.replace("_", " "): table
+        for table in (
+            *(linear, over_length, models, generation, llama_block),
+            *(square_sequences, movie_reviews, choosing),
+        )
+    },
 }
 
 

@@ -17,7 +17,6 @@ ops = keras.ops
 
 FULL = {"batch": 1, "length": 1024, "features": 256, "heads": 4, "max_distance": 16}
 SMALL = {**FULL, "length": 128, "features": 32}
-SHORT = 16
 
 
 @keras.saving.register_keras_serializable(package="benchmarks")
@@ -58,51 +57,39 @@ class TableOfPairs(keras.layers.Layer):
         return (*shape[:-1], self.num_heads * self.key_dim)
 
 
-def layers(sizes):
-    heads, key_dim = sizes["heads"], sizes["features"] // sizes["heads"]
-    far = sizes["max_distance"]
-    return {
-        "plain attention": lambda: keras_attention.Attention(heads, key_dim),
-        "RelativePositionAttention": lambda: keras_attention.RelativePositionAttention(
-            heads, key_dim, far
-        ),
-        "table of all pairs": lambda: TableOfPairs(heads, key_dim, far),
-    }
+LAYERS = {
+    "plain attention": lambda heads, size, far: keras_attention.Attention(heads, size),
+    "RelativePositionAttention": keras_attention.RelativePositionAttention,
+    "table of all pairs": TableOfPairs,
+}
 
 
-def mebibytes(name, step, sizes):
-    """What this process grows by at the full length, once it has run at a short one."""
+def run(name, step, sizes, length):
+    """A function that does a step of a layer at one length."""
     symbol = keras.Input((None, sizes["features"]))
-    model = keras.Model(symbol, layers(sizes)[name]()(symbol))
+    key_dim = sizes["features"] // sizes["heads"]
+    layer = LAYERS[name](sizes["heads"], key_dim, sizes["max_distance"])
+    model = keras.Model(symbol, layer(symbol))
     model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-
-    def run(length):
-        shape = (sizes["batch"], length, sizes["features"])
-        x = np.random.default_rng(0).normal(size=shape).astype("float32")
-        return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
-
-    grown, _ = runner.growth(lambda: run(SHORT), lambda: run(sizes["length"]))
-    return round(grown, 1)
+    shape = (sizes["batch"], length, sizes["features"])
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    if step == "forward":
+        return lambda: model.predict_on_batch(x)
+    return lambda: model.train_on_batch(x, x)
 
 
-def rows(sizes):
-    for name in layers(sizes):
-        found = {
-            step: runner.in_a_process("shaw_memory", "mebibytes", name, step, sizes)
-            for step in ("forward", "training")
-        }
-        yield {"name": name, **found}
+def row(name, sizes):
+    found = {"name": name}
+    for step in ("forward", "training"):
+        lengths = [name, step, sizes, 16], [name, step, sizes, sizes["length"]]
+        found[step] = round(runner.growth("shaw_memory", "run", *lengths)["MiB"], 1)
+    return found
 
 
 def main():
-    options = runner.parsed(runner.parser(__doc__))
+    options = runner.parsed(__doc__)
     sizes = SMALL if options.small else FULL
-
-    def text(row):
-        steps = (f"{step} {row[step]:7.1f} MiB" for step in ("forward", "training"))
-        return f"{row['name']:26} {', '.join(steps)}"
-
-    runner.report(rows(sizes), options, text, **sizes)
+    runner.report((row(name, sizes) for name in LAYERS), options, **sizes)
 
 
 if __name__ == "__main__":

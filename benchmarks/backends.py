@@ -5,15 +5,15 @@ import keras
 BACKEND = keras.backend.backend()
 
 
-def _on_tensorflow(call, layer, inputs, case):
+def _on_tensorflow(call, layer, inputs, training, xla):
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # or it warns of as many functions as there are rows
     weights = [weight.value for weight in layer.trainable_variables]
 
-    @tf.function(jit_compile=case.xla, autograph=False)
+    @tf.function(jit_compile=xla, autograph=False)
     def run(*inputs):
-        if not case.training:
+        if not training:
             return (call(*inputs),)
         with tf.GradientTape() as tape:
             tape.watch(inputs[0])
@@ -28,7 +28,7 @@ def _on_tensorflow(call, layer, inputs, case):
     return wait
 
 
-def _on_jax(call, layer, inputs, case):
+def _on_jax(call, layer, inputs, training, xla):
     import jax
 
     weights = [weight.value for weight in layer.trainable_variables]
@@ -43,17 +43,17 @@ def _on_jax(call, layer, inputs, case):
     def total(*arguments):
         return (forward(*arguments).astype("float32") ** 2).sum()
 
-    run = jax.jit(jax.grad(total, (0, 1)) if case.training else lambda *given: (forward(*given),))
+    run = jax.jit(jax.grad(total, (0, 1)) if training else lambda *given: (forward(*given),))
     return lambda: jax.block_until_ready(run(inputs[0], weights, state, *inputs[1:]))
 
 
-def _on_torch(call, layer, inputs, case):
+def _on_torch(call, layer, inputs, training, xla):
     import torch
 
     weights = [weight.value for weight in layer.trainable_variables]
 
     def run():
-        if not case.training:
+        if not training:
             with torch.no_grad():
                 return (call(*inputs),)
         x = inputs[0].detach().requires_grad_()
@@ -69,10 +69,13 @@ def _on_torch(call, layer, inputs, case):
     return wait
 
 
-def compiled(call, layer, inputs, case):
-    """A function that runs `call` of the inputs, or its gradients, once, and waits."""
+def compiled(call, inputs, layer=None, training=False, xla=False):
+    """A function that runs `call` of the inputs once, or in training its gradients, and waits.
+
+    `layer` has the weights of `call`, if it has any.
+    """
     on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}
-    return on[BACKEND](call, layer, inputs, case)
+    return on[BACKEND](call, layer or keras.layers.Identity(), inputs, training, xla)
 
 
 def gpu():
