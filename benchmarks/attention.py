@@ -64,61 +64,60 @@ def shrunk(case):
     )
 
 
+def made(works, sizes, size):
+    """Rows of works at sizes: names, with that of the sizes, to options of cases and of rows.
+
+    Of the latter, "plain" is how the other's case differs.
+    """
+    for name, (given, options) in works.items():
+        for which, four in sizes.items():
+            case = Case(*four, **given)
+            plain = size(dataclasses.replace(case, **options.get("plain", {})))
+            yield Row(name.format(which), size(case), **{**options, "plain": plain})
+
+
 # Batch, length, features, heads.
 SIZES = {"short": (32, 80, 128, 8), "medium": (8, 512, 512, 8), "long": (1, 4096, 512, 8)}
-# Training steps with what most models have, forward passes, and numbers of bfloat16.
-WORKS = {
-    "forward": {"training": False},
-    "training": {},
-    "padding": {"padding": True},
-    "causal": {"causal": True},
-    "dropout": {"dropout": 0.1},
-    "bias": {"bias": True},
-    "all-three": {"padding": True, "causal": True, "dropout": 0.1},
-    "bfloat16-forward": {"training": False, "dtype": "bfloat16"},
-    "bfloat16-training": {"dtype": "bfloat16"},
-    "model": {},
-}
-WITH_XLA = ("forward", "training", "model")
 PARTS = {1024: (1, 1024, 128, 8), 2048: (1, 2048, 256, 4)}
+ONE = {length: (1, length, 256, 4) for length in (2**power for power in range(9, 17))}
+MASKED, WINDOW = {"padding": True, "causal": True, "dropout": 0.1}, {"window": 128}
 MODELS = {"ours": OUR_MODEL, "other": THEIR_MODEL, "work": "two-block model: {}"}
-MEMORY = {"figure": "memory"}
-# Keras's layer would take over 13 GB.
-ALONE = {**MEMORY, "other": None}
-
-
-def layer_rows(size):
-    """Layers, and the same attention within a model."""
-    for name, sizes in SIZES.items():
-        for work, given in WORKS.items():
-            sides = MODELS if work == "model" else {}
-            yield Row(f"{name}-{work}", size(Case(*sizes, **given)), **sides)
-            if BACKEND == "tensorflow" and work in WITH_XLA:
-                case = size(Case(*sizes, **given, xla=True))
-                yield Row(f"{name}-{work}-xla", case, **sides)
-
-
-def long_rows(size):
-    masked = size(Case(1, 16384, 256, 4, padding=True, causal=True, dropout=0.1))
-    yield Row("masked-memory", masked, **ALONE)
-    yield Row("longest-memory", size(Case(1, 32768, 256, 4)), **ALONE)
-    near, far = (size(Case(1, length, 256, 4, window=128)) for length in (8192, 65536))
-    yield Row("window-training", near)
-    yield Row("window-memory", near, **MEMORY)
-    against = {"other": OURS, "plain": near, "work": f"{{}}, against T{near.length}"}
-    yield Row("window-growth", far, **against, same=False)
-
-
-def position_rows(size):
-    """Against ours without; Shaw's embeddings against Keras's layer without."""
-    for length, sizes in PARTS.items():
-        plain = size(Case(*sizes))
-        for position in ("alibi", "relative_bias", "rotary"):
-            case = dataclasses.replace(plain, position=position)
-            against = {"other": OURS, "plain": plain, "work": "{}, against ours without"}
-            yield Row(f"{position}-{length}", case, **against, same=False)
-        case, work = size(Case(*sizes, max_distance=16)), "{}, against Keras's plain attention"
-        yield Row(f"shaw-{length}", case, SHAW, plain=plain, work=work, same=False)
+# Training steps with what most models have, forward passes, numbers of bfloat16, and the same
+# attention within a model.
+WORKS = {
+    "{}-forward": ({"training": False}, {}),
+    "{}-training": ({}, {}),
+    "{}-padding": ({"padding": True}, {}),
+    "{}-causal": ({"causal": True}, {}),
+    "{}-dropout": ({"dropout": 0.1}, {}),
+    "{}-bias": ({"bias": True}, {}),
+    "{}-all-three": (MASKED, {}),
+    "{}-bfloat16-forward": ({"training": False, "dtype": "bfloat16"}, {}),
+    "{}-bfloat16-training": ({"dtype": "bfloat16"}, {}),
+    "{}-model": ({}, MODELS),
+}
+for name in ("{}-forward", "{}-training", "{}-model") if BACKEND == "tensorflow" else ():
+    WORKS[f"{name}-xla"] = {**WORKS[name][0], "xla": True}, WORKS[name][1]
+MEMORY, APART = {"figure": "memory"}, {"same": False}
+ALONE = {**MEMORY, "other": None}  # Keras's layer would take over 13 GB.
+WITHOUT = {"other": OURS, "plain": {"position": None}, "work": "{}, against ours without", **APART}
+PLAIN = {"plain": {"max_distance": None}, "work": "{}, against Keras's plain attention", **APART}
+SHORTER = {"other": OURS, "plain": {"length": 8192}, "work": "{}, against an eighth", **APART}
+POSITIONS = {
+    "alibi-{}": ({"position": "alibi"}, WITHOUT),
+    "relative_bias-{}": ({"position": "relative_bias"}, WITHOUT),
+    "rotary-{}": ({"position": "rotary"}, WITHOUT),
+    "shaw-{}": ({"max_distance": 16}, {"ours": SHAW, **PLAIN}),
+}
+LONG = {
+    "masked-memory": (16384, MASKED, ALONE),
+    "longest-memory": (32768, {}, ALONE),
+    "window-training": (8192, WINDOW, {}),
+    "window-memory": (8192, WINDOW, MEMORY),
+    "window-growth": (65536, WINDOW, SHORTER),
+}
+# What the plot shows: a training step as of the row `masked-memory`, over the length.
+OVER = {f"over-{n}": (n, MASKED, ALONE if n > 8192 else MEMORY) for n in [*ONE][:-2]}
 
 
 def decoding_rows(size, dtype="float32"):
@@ -128,26 +127,17 @@ def decoding_rows(size, dtype="float32"):
     against = f"{work}, multi-query against multi-head"
     yield Row("decoding", case, one, many, work=against, same=False)
     reading = reading_contestant(case.heads)
-    yield Row(
-        "decoding-reading", case, many, reading, work=f"{work}, against reading it", same=False
-    )
+    against = f"{work}, against reading it"
+    yield Row("decoding-reading", case, many, reading, work=against, same=False)
 
 
 def rows(small):
-    """The rows of the table by name."""
-    kinds = layer_rows, long_rows, position_rows, decoding_rows
-    return {row.name: row for kind in kinds for row in kind(size(small))}
-
-
-def over(small):
-    """What the plot shows: a training step as of the row `masked-memory`, over the length."""
-    found = {}
-    for length in (1024, 2048) if small else (512, 1024, 2048, 4096, 8192, 16384):
-        case = size(small)(Case(1, length, 256, 4, padding=True, causal=True, dropout=0.1))
-        found[f"over-{length}"] = Row(
-            f"over-{length}", case, **(ALONE if length > 8192 else MEMORY)
-        )
-    return found
+    """All rows by name, those of the plot among them."""
+    sized = size(small)
+    found = [*made(WORKS, SIZES, sized), *made(POSITIONS, PARTS, sized), *decoding_rows(sized)]
+    for name, (length, *options) in {**LONG, **OVER}.items():
+        found += made({name: options}, {length: ONE[length]}, sized)
+    return {row.name: row for row in found}
 
 
 # Rows that run the same code as others, at sizes that --small makes alike.
@@ -161,39 +151,16 @@ def brief(error):
     return f"{type(error).__name__}: {lines[0][:200]}"
 
 
-def measure_time(row, options):
-    """The sides of a time row: figures, or an "error"; and how far "apart" their results are."""
-    runs, first, found = {}, {}, {}
-    for who, (contestant, case) in row.sides.items():
-        try:
-            run = contestant.prepare(case)
-            first[who] = np.array(ops.convert_to_numpy(ops.cast(run()[0], "float32")))
-            runs[who] = run
-        except Exception as error:  # out of memory, most likely: the other rows go on
-            found[who] = {"error": brief(error)}
-    if row.same and not row.case.dropout and len(first) == 2:
-        found["apart"] = runner.distance(*first.values())
-    del first
-    return {**found, **runner.in_turns(runs, options.repeats, options.seconds)}
-
-
 def side(name, who, small, length=None):
     """What runs a side of a row, of another length if it is given."""
-    contestant, case = (rows(small) | over(small))[name].sides[who]
+    contestant, case = rows(small)[name].sides[who]
     return contestant.prepare(dataclasses.replace(case, length=length or case.length))
 
 
-def measure_memory(row, options):
-    """The sides of a memory row, each measured in a separate process, after T16."""
-    found = {}
-    for who in row.sides:
-        given = row.name, who, options.small
-        try:
-            grown = runner.growth("attention", "side", [*given, 16], given)
-            found[who] = {"GB": grown.pop("MiB") * 2**20 / 1e9, **grown}
-        except RuntimeError as error:
-            found[who] = {"error": brief(error)}
-    return found
+def grown(*given):
+    """The memory of a side in a process of its own, after T16."""
+    found = runner.growth("attention", "side", [*given, 16], given)
+    return {"GB": found.pop("MiB") * 2**20 / 1e9, **found}
 
 
 def differs(found, dtype):
@@ -204,8 +171,23 @@ def differs(found, dtype):
 
 
 def measured(row, options):
-    """A row as the report has it."""
-    found = (measure_time if row.figure == "time" else measure_memory)(row, options)
+    """A row as the report has it: sides have figures or an "error", and are so far "apart"."""
+    runs, first, found = {}, {}, {}
+    for who, (contestant, case) in row.sides.items():
+        try:
+            if row.figure == "memory":
+                found[who] = grown(row.name, who, options.small)
+            else:
+                run = contestant.prepare(case)
+                first[who] = ops.convert_to_numpy(ops.cast(run()[0], "float32"))
+                runs[who] = run
+        except Exception as error:  # out of memory, most likely: the other rows go on
+            found[who] = {"error": f"{type(error).__name__}: {str(error).strip()[:200]}"}
+    if row.same and not row.case.dropout and len(first) == 2:
+        found["apart"] = runner.distance(*map(np.array, first.values()))
+    del first
+    found |= runner.in_turns(runs, options.repeats, options.seconds)
+    del runs
     gc.collect()
     ours, other = found.get("ours", {}), found.get("other", {})
     key = "ms" if row.figure == "time" else "GB"
@@ -221,31 +203,12 @@ def measured(row, options):
     }
 
 
-# As a table and as a plot
-
-HEAD = "| row | work | ours | other | ours / other |\n|" + " --- |" * 5
-
-
-def line(result):
-    """A row as a line of the table."""
-
-    def side(who):
-        found = result.get(who)
-        if found is None:
-            return ""
-        if "error" in found:
-            return found["error"].replace("|", "/")
-        time_taken = f"{found['ms']:.4g} ms"
-        return f"{found['GB']:.3f} GB, {time_taken}" if "GB" in found else time_taken
-
-    ratio = "differs" if result["differs"] else result["ratio"] and f"{result['ratio']:.3g}"
-    cells = result["name"], result["work"], side("ours"), side("other"), ratio or ""
-    return f"| {' | '.join(cells)} |"
-
-
-def failed(report):
-    """Whether a side of ours failed, or two sides differ that should compute the same."""
-    return any("error" in row.get("ours", {}) or row["differs"] for row in report["rows"])
+def report(rows, options, **about):
+    """Measures rows and reports them, and whether one of ours failed or two sides differ."""
+    found = (measured(row, options) for row in rows)
+    found = runner.report(found, options, runner.line, runner.HEAD, **about)
+    failed = any("error" in row.get("ours", {}) or row["differs"] for row in found["rows"])
+    return found, failed
 
 
 def plot(report, path):
@@ -262,7 +225,7 @@ def plot(report, path):
             values = [point.get(who, {}).get(key, np.nan) for point in points]
             panel.plot(lengths, values, "o-", label=name)
         panel.set(xscale="log", yscale="log", xlabel="T", ylabel=label)
-        panel.set_xticks(lengths, map(str, lengths))
+        panel.set_xticks(lengths, [*map(str, lengths)])
         panel.minorticks_off()
         panel.legend()
     small = " (small: means nothing)" if report["small"] else ""
@@ -276,18 +239,16 @@ def plot(report, path):
 
 def main():
     words = "measure time and memory over T, and draw them here (only this: --rows '')"
-    names = list(rows(small=False))
+    names = [name for name in rows(small=False) if name not in OVER]
     quick = [name for name in names if not ALIKE.match(name)]
     arguments = {"--plot": {"type": pathlib.Path, "help": words}}
     options = runner.parsed(__doc__, arguments, names, quick)
     every = rows(options.small)
-    picked = [every[name] for name in options.rows]
+    picked = options.rows + ([*OVER] if options.plot else [])
+    found, failed = report([every[name] for name in picked], options)
     if options.plot:
-        picked += over(options.small).values()
-    report = runner.report((measured(row, options) for row in picked), options, line, HEAD)
-    if options.plot:
-        plot(report, options.plot)
-    return int(failed(report))
+        plot(found, options.plot)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""How a layer is compiled on each backend, and what is known of the device."""
+"""How layers are compiled on each backend, and what is known of the device."""
 
 import keras
+import numpy as np
 
 BACKEND = keras.backend.backend()
 
@@ -47,7 +48,7 @@ def _on_jax(call, layer, inputs, training, xla):
     return lambda: jax.block_until_ready(run(inputs[0], weights, state, *inputs[1:]))
 
 
-def _on_torch(call, layer, inputs, training, xla):
+def on_torch(call, layer, inputs, training, xla):
     import torch
 
     weights = [weight.value for weight in layer.trainable_variables]
@@ -74,8 +75,29 @@ def compiled(call, inputs, layer=None, training=False, xla=False):
 
     `layer` has the weights of `call`, if it has any.
     """
-    on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}
+    on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": on_torch}
     return on[BACKEND](call, layer or keras.layers.Identity(), inputs, training, xla)
+
+
+def seeded(layer):
+    """Gives a built layer or model the weights that any other of its shapes gets."""
+    rng = np.random.default_rng(1)
+    for weight in layer.trainable_variables:
+        if len(weight.shape) > 1:  # those with one axis start equal, at 0 or 1
+            weight.assign(0.05 * rng.standard_normal(weight.shape, dtype="float32"))
+    return layer
+
+
+def trained(layer, shape, jit, training=True):
+    """A function that makes a step of a model of one layer, on a sequence (B, T, D).
+
+    Without `training` it predicts.
+    """
+    symbol = keras.Input(shape[1:])
+    model = seeded(keras.Model(symbol, layer(symbol)))
+    model.compile("sgd", "mse", jit_compile=jit)
+    x = np.random.default_rng(0).standard_normal(shape, dtype="float32")
+    return lambda: model.train_on_batch(x, x) if training else model.predict_on_batch(x)
 
 
 def gpu():

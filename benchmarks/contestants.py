@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks.backends import BACKEND, compiled
+from benchmarks.backends import BACKEND, compiled, seeded, trained
 from keras_attention import patterns
 
 ops = keras.ops
@@ -78,15 +78,6 @@ class Case:
 # `prepare(case)` gives a function that runs once, waits, and returns a tuple of arrays, the first
 # of which two sides that compute the same agree on.
 Contestant = collections.namedtuple("Contestant", "label prepare")
-
-
-def seeded(layer):
-    """Gives a built layer or model the weights that any other of its shapes gets."""
-    rng = np.random.default_rng(1)
-    for weight in layer.trainable_variables:
-        if len(weight.shape) > 1:  # those with one axis start equal, at 0 or 1
-            weight.assign(0.05 * rng.standard_normal(weight.shape, dtype="float32"))
-    return layer
 
 
 def layer_contestant(label, make, call):
@@ -164,14 +155,12 @@ SHAW = layer_contestant("keras_attention.RelativePositionAttention", _shaw_layer
 
 
 def model_contestant(label, block):
-    """A model of two blocks: `block(case, x)` of a symbolic x."""
+    """A training step of a model of two blocks: `block(case, x)` of a symbolic x."""
 
     def prepare(case):
-        symbol = keras.Input((case.length, case.features))
-        model = seeded(keras.Model(symbol, block(case, block(case, symbol))))
-        model.compile("sgd", "mse", jit_compile=case.xla or BACKEND == "jax")
-        x = ops.convert_to_numpy(case.normal())
-        return lambda: (model.train_on_batch(x, x),)
+        shape, jit = (case.batch, case.length, case.features), case.xla or BACKEND == "jax"
+        step = trained(lambda x: block(case, block(case, x)), shape, jit)
+        return lambda: (step(),)
 
     return Contestant(label, prepare)
 

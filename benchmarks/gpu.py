@@ -3,27 +3,27 @@
 First every kernel against `reference`: outputs and gradients, float32 and bfloat16, with masks,
 windows and caches. Then times: of the attention alone against PyTorch's
 `scaled_dot_product_attention`, of layers against Keras's, and of training steps of two blocks.
-It starts no row after `--budget` seconds, eight minutes: those left are named at the end. Products
-of float32 have TensorFloat-32's 10 bits on JAX, unless `JAX_DEFAULT_MATMUL_PRECISION=highest`.
+Products of float32 have TensorFloat-32's 10 bits on JAX, unless
+`JAX_DEFAULT_MATMUL_PRECISION=highest`.
 
 `--tiles` measures instead how many scores a tile should have: training steps in bfloat16 of
 problems that no fused kernel takes.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import sys
-import time
 
 import keras
 import numpy as np
 
 import keras_attention
 from benchmarks import decoder_block, runner
-from benchmarks.attention import HEAD, MODELS, decoding_rows, failed, line, measured, size
-from benchmarks.backends import BACKEND, compiled, gpu
-from benchmarks.contestants import Case, Contestant, Row
+from benchmarks.attention import APART, MODELS, decoding_rows, made, report, size
+from benchmarks.backends import BACKEND, compiled, gpu, on_torch
+from benchmarks.contestants import Case, Contestant
 from keras_attention import kernels, patterns
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
@@ -58,6 +58,7 @@ def problems(length):
     near, chunk = length // 16, length // 8
     causal, before = {"pattern": "causal"}, {"pattern": patterns.SlidingWindow(near, 0)}
     left, grouped = {"mask": padding[..., ::-1]}, {**causal, "groups": 2}
+    rotary = {"position": "rotary"}
     return {
         "plain": {},
         "padding": {"mask": padding},
@@ -67,10 +68,7 @@ def problems(length):
         "segments": {**causal, "segment_ids": (segments, segments)},
         "soft cap": {"logit_soft_cap": 5.0},
         "grouped heads": grouped,
-        "grouped heads, rotary, causal, padded on the left": {
-            **(grouped | left),
-            "position": "rotary",
-        },
+        "grouped heads, rotary, causal, padded on the left": {**grouped, **left, **rotary},
         "gaps": {"mask": gaps},
         "causal, gaps": {**causal, "mask": gaps},
         "causal window": before,
@@ -84,9 +82,7 @@ def problems(length):
 def answers(kernel, arrays, upstream, options):
     """The output, and the gradients of query, key and value."""
 
-    def attend(*arrays):
-        return keras_attention.ops.attend(*arrays, kernel=kernel, **options)
-
+    attend = functools.partial(keras_attention.ops.attend, kernel=kernel, **options)
     output, pull = backend.vjp(attend, arrays)
     found = [output, *pull(ops.cast(upstream, output.dtype))]
     return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in found]
@@ -95,12 +91,8 @@ def answers(kernel, arrays, upstream, options):
 def checked(length, dtypes, size=64):
     """A dictionary for each kernel, problem and dtype: how far it is from `reference`."""
     rng = np.random.default_rng(1)
-
-    def tensor(x):
-        return ops.convert_to_tensor(x) if isinstance(x, np.ndarray) else x
-
     for dtype, (name, options) in itertools.product(dtypes, problems(length).items()):
-        options = keras.tree.map_structure(tensor, options)
+        options = dict(options)
         queries, groups = options.pop("queries", length), options.pop("groups", 4)
         shapes = [(2, queries, 4, size), *[(2, length, groups, size)] * 2]
         drawn = [rng.standard_normal(shape, dtype="float32") for shape in (*shapes, shapes[0])]
@@ -134,28 +126,21 @@ def attending(case, **options):
     return compiled(attend, [heads_of(case)], training=case.training, xla=case.xla)
 
 
-def _torch_alone(case):
+def torch_alone(case):
     import torch
 
     heads = torch.tensor(ops.convert_to_numpy(ops.cast(heads_of(case), "float32")))
     heads = heads.to("cuda" if torch.cuda.is_available() else "cpu", getattr(torch, case.dtype))
-    heads.requires_grad_(case.training)
 
-    def run():
-        query, key, value = (part.transpose(1, 2) for part in heads)
-        output = torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=case.causal
-        )
-        if case.training:
-            (output,) = torch.autograd.grad(output.float().square().sum(), [heads])
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return (output.detach().flatten()[:1].float().cpu().numpy(),)
+    def attend(heads):
+        sides = (part.transpose(1, 2) for part in heads)
+        return torch.nn.functional.scaled_dot_product_attention(*sides, is_causal=case.causal)
 
-    return run
+    run = on_torch(attend, keras.layers.Identity(), [heads], case.training, False)
+    # On other backends too, the result is an array.
+    return lambda: (run()[0].flatten()[:1].float().cpu().numpy(),)
 
 
-APART = {"same": False}
 LLAMA = {
     "ours": Contestant("keras_attention", lambda case: decoder_block.ours(case, case.policy)[1]),
     "other": Contestant("keras_hub", lambda case: decoder_block.hub(case, case.policy)),
@@ -164,24 +149,25 @@ LLAMA = {
 }
 ALONE = {
     "ours": Contestant("ops.attend", lambda case: attending(case, mask=case.mask[:, None, None])),
-    "other": Contestant("torch scaled_dot_product_attention, without padding", _torch_alone),
+    "other": Contestant("torch scaled_dot_product_attention, without padding", torch_alone),
     "work": "attention alone: {}",
     **APART,
 }
-LEFT = {"causal": True, "padding": "left"}
+KIND = {"dtype": "bfloat16", "xla": True}
+CAUSAL = {**KIND, "causal": True}
 # By names with a length, the most telling first: options of cases and of rows. Keras's layer has no
 # positions.
 ROWS = {
-    "block-{}": (LEFT, LLAMA),
-    "causal-rotary-grouped-{}": ({"causal": True, "position": "rotary", "key_heads": 2}, APART),
-    "causal-window-{}": ({"causal": True, "window": 127}, {}),
-    "alibi-{}": ({"causal": True, "position": "alibi"}, APART),
-    "padded-left-{}": (LEFT, APART),
-    "layer-{}-plain": ({}, {}),
-    "layer-{}-padding-dropout": ({"padding": True, "dropout": 0.1}, {}),
-    "layer-{}-window": ({"window": 1023}, {}),
-    "alone-bfloat16-{}-training": ({"padding": True, "xla": False}, ALONE),
-    "alone-float32-{}-training": ({"padding": True, "xla": False, "dtype": "float32"}, ALONE),
+    "block-{}": ({**CAUSAL, "padding": "left"}, LLAMA),
+    "causal-rotary-grouped-{}": ({**CAUSAL, "position": "rotary", "key_heads": 2}, APART),
+    "causal-window-{}": ({**CAUSAL, "window": 127}, {}),
+    "alibi-{}": ({**CAUSAL, "position": "alibi"}, APART),
+    "padded-left-{}": ({**CAUSAL, "padding": "left"}, APART),
+    "layer-{}-plain": (KIND, {}),
+    "layer-{}-padding-dropout": ({**KIND, "padding": True, "dropout": 0.1}, {}),
+    "layer-{}-window": ({**KIND, "window": 1023}, {}),
+    "alone-bfloat16-{}-training": ({"padding": True, "dtype": "bfloat16"}, ALONE),
+    "alone-float32-{}-training": ({"padding": True}, ALONE),
 }
 QUICK = (
     *("alone-bfloat16-512-training", "layer-512-window", "model"),
@@ -191,13 +177,9 @@ QUICK = (
 
 def rows(small):
     """All rows by name."""
-    sized, found = size(small), []
-    for name, (given, options) in ROWS.items():
-        for length, batch in LENGTHS.items():
-            case = Case(batch, length, 512, 8, **{"dtype": "bfloat16", "xla": True, **given})
-            found.append(Row(name.format(length), sized(case), **options))
-    found += decoding_rows(sized, "bfloat16")
-    found.append(Row("model", sized(Case(8, 2048, 512, 8, xla=True)), **MODELS))
+    sizes = {length: (batch, length, 512, 8) for length, batch in LENGTHS.items()}
+    found = [*made(ROWS, sizes, size(small)), *decoding_rows(size(small), "bfloat16")]
+    found += made({"model": ({"xla": True}, MODELS)}, {2048: sizes[2048]}, size(small))
     return {row.name: row for row in found}
 
 
@@ -241,7 +223,6 @@ def main():
         __doc__,
         {
             "--check": {"default": ",".join(FARTHEST), "help": "dtypes of kernels, or none"},
-            "--budget": {"type": float, "default": 480, "help": "seconds, before a row starts"},
             "--tiles": runner.flag("by the scores of a tile instead"),
         },
         rows(small=False),
@@ -253,29 +234,16 @@ def main():
     if options.tiles:
         runner.report(tile_rows(options), options)
         return 0
-    started, every, left_out = time.monotonic(), rows(options.small), []
     dtypes = [name for name in FARTHEST if name in options.check.split(",")]
     checks = list(checked(64 if options.small else 1024, dtypes))
     wrong = [row for row in checks if not row["agrees"]]
     print(f"{len(checks)} comparisons with `reference`, {len(wrong)} apart.")
-    for dtype in dtypes:
-        most = max((row["apart"], row["problem"]) for row in checks if row["dtype"] == dtype)
-        print(f"Farthest in {dtype}: {most[0]:.2g} of the norm, {most[1]}.")
-    for row in wrong:
-        print("APART:", json.dumps(row))
-
-    def found():
-        for name in options.rows:
-            if time.monotonic() - started > options.budget:
-                left_out.append(name)
-            else:
-                yield measured(every[name], options)
-
-    about = {"kernels": checks, "left_out": left_out}
-    report = runner.report(found(), options, line, HEAD, **about)
-    if left_out:
-        print(f"\nNo time was left for: {', '.join(left_out)}.")
-    return int(bool(wrong) or failed(report))
+    farthest = sorted(checks, key=lambda row: row["apart"] / FARTHEST[row["dtype"]])[-1:]
+    for row in wrong or farthest:
+        print("APART:" if wrong else "The farthest:", json.dumps(row))
+    every = rows(options.small)
+    _, failed = report([every[name] for name in options.rows], options, kernels=checks)
+    return int(bool(wrong) or failed)
 
 
 if __name__ == "__main__":

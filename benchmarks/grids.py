@@ -7,11 +7,10 @@ our layer, which stores no scores, and of `keras.layers.MultiHeadAttention`.
 """
 
 import keras
-import numpy as np
 
 import keras_attention
 from benchmarks import runner
-from benchmarks.backends import BACKEND
+from benchmarks.backends import BACKEND, trained
 from keras_attention import patterns
 
 FULL = {"side": 64, "batch": 1, "features": 128, "heads": 4}
@@ -26,18 +25,13 @@ PATTERNS = {
 
 
 def step(name, sizes, jit):
-    """A function that trains for one batch."""
-    heads, features, length = sizes["heads"], sizes["features"], sizes["side"] ** 2
-    symbol = keras.Input((length, features))
+    """A function that makes a training step."""
+    heads, features, side = sizes["heads"], sizes["features"], sizes["side"]
+    pattern = PATTERNS[name](side) if name in PATTERNS else None
+    layer = keras_attention.MultiHeadAttention(heads, features // heads, pattern=pattern)
     if name == "keras":
         layer = keras.layers.MultiHeadAttention(heads, features // heads)
-    else:
-        pattern = PATTERNS[name](sizes["side"]) if name in PATTERNS else None
-        layer = keras_attention.MultiHeadAttention(heads, features // heads, pattern=pattern)
-    model = keras.Model(symbol, layer(symbol, symbol))
-    model.compile("sgd", "mse", jit_compile=jit)
-    x = np.random.default_rng(0).normal(size=(sizes["batch"], length, features)).astype("float32")
-    return lambda: model.train_on_batch(x, x)
+    return trained(lambda x: layer(x, x), (sizes["batch"], side**2, features), jit)
 
 
 def main():

@@ -19,10 +19,10 @@ import math
 import os
 
 import keras
-import numpy as np
 
 import keras_attention as ka
 from benchmarks import runner
+from benchmarks.backends import trained
 
 HEADS, SIZE, RANK = 4, 32, 64
 # Of steps and of tokens before one; steps of each layer, and tokens a tenth of them.
@@ -44,11 +44,7 @@ NO_CACHE = (ALL_PAIRS, "LinformerAttention", "NystromAttention")
 
 def step(name, length):
     """A function that takes a training step of one row of this length."""
-    x = keras.Input((length, HEADS * SIZE))
-    model = keras.Model(x, LAYERS[name](length)(x))
-    model.compile("sgd", "mse")
-    array = np.random.default_rng(0).normal(size=(1, length, HEADS * SIZE)).astype("float32")
-    return lambda: model.train_on_batch(array, array)
+    return trained(LAYERS[name](length), (1, length, HEADS * SIZE), "auto")
 
 
 def token(name, at):

@@ -224,13 +224,26 @@ def turns(sides, options, **about):
             speedup = found["other"]["ms"] / found["ours"]["ms"]
             yield {"name": name, "work": work, **found, "speedup": speedup}
 
-    def text(row):
-        times = (f"{row[who]['ms']:.4g} ms" for who in ("ours", "other"))
-        cells = row["name"], row["work"], *times, f"{row['speedup']:.3g}"
-        return f"| {' | '.join(cells)} |"
+    return report(measured(), options, line, HEAD, **about)
 
-    head = "| row | what | ours | other | other / ours |\n|" + " --- |" * 5
-    return report(measured(), options, text, head, **about)
+
+HEAD = "| row | what | ours | other | ours / other |\n|" + " --- |" * 5
+
+
+def line(row):
+    """A row of two sides as a line of a table."""
+
+    def side(found):
+        if "error" in found:
+            return found["error"].replace("|", "/")
+        return ", ".join(f"{found[kind]:.4g} {kind}" for kind in ("GB", "ms") if kind in found)
+
+    ours, other = row.get("ours", {}), row.get("other", {})
+    cells = [row["name"], row["work"], side(ours), side(other), ""]
+    for kind in ("ms", "GB"):
+        if kind in ours and other.get(kind):
+            cells[-1] = "differs" if row.get("differs") else f"{ours[kind] / other[kind]:.3g}"
+    return f"| {' | '.join(cells)} |"
 
 
 # Memory

@@ -8,10 +8,10 @@ same on a short sequence. Compiling counts where the backend compiles anew for a
 """
 
 import keras
-import numpy as np
 
 import keras_attention
 from benchmarks import runner
+from benchmarks.backends import trained
 
 ops = keras.ops
 
@@ -19,21 +19,15 @@ FULL = {"batch": 1, "length": 1024, "features": 256, "heads": 4, "max_distance":
 SMALL = {**FULL, "length": 128, "features": 32}
 
 
-@keras.saving.register_keras_serializable(package="benchmarks")
 class TableOfPairs(keras.layers.Layer):
     """The same attention, by a table of the embeddings of all pairs."""
 
-    def __init__(self, num_heads, key_dim, max_distance, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, num_heads, key_dim, max_distance):
+        super().__init__()
         self.num_heads, self.key_dim, self.max_distance = num_heads, key_dim, max_distance
-
-    def build(self, shape):
-        size = self.num_heads * self.key_dim
+        size, rows = num_heads * key_dim, 2 * max_distance + 1
         self.projections = [keras.layers.Dense(size, use_bias=False) for _ in range(3)]
-        for projection in self.projections:
-            projection.build(shape)
-        rows = 2 * self.max_distance + 1
-        self.tables = [self.add_weight(shape=(rows, self.key_dim)) for _ in range(2)]
+        self.tables = [keras.layers.Embedding(rows, key_dim) for _ in range(2)]
 
     def call(self, x):
         batch, length = ops.shape(x)[:2]
@@ -41,14 +35,12 @@ class TableOfPairs(keras.layers.Layer):
             ops.reshape(projection(x), (batch, length, self.num_heads, self.key_dim))
             for projection in self.projections
         )
-        at = ops.arange(length)
-        far = self.max_distance
+        at, far = ops.arange(length), self.max_distance
         row = ops.clip(at[None, :] - at[:, None], -far, far) + far
-        of_keys, of_values = (ops.take(table, row, axis=0) for table in self.tables)
+        of_keys, of_values = (table(row) for table in self.tables)
         query = query * self.key_dim**-0.5
         scores = ops.einsum("bthk,bshk->bhts", query, key)
-        scores = scores + ops.einsum("bthk,tsk->bhts", query, of_keys)
-        weights = ops.softmax(scores)
+        weights = ops.softmax(scores + ops.einsum("bthk,tsk->bhts", query, of_keys))
         output = ops.einsum("bhts,bshv->bthv", weights, value)
         output = output + ops.einsum("bhts,tsv->bthv", weights, of_values)
         return ops.reshape(output, (batch, length, self.num_heads * self.key_dim))
@@ -66,16 +58,10 @@ LAYERS = {
 
 def run(name, step, sizes, length):
     """A function that does a step of a layer at one length."""
-    symbol = keras.Input((None, sizes["features"]))
-    key_dim = sizes["features"] // sizes["heads"]
-    layer = LAYERS[name](sizes["heads"], key_dim, sizes["max_distance"])
-    model = keras.Model(symbol, layer(symbol))
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-    shape = (sizes["batch"], length, sizes["features"])
-    x = np.random.default_rng(0).normal(size=shape).astype("float32")
-    if step == "forward":
-        return lambda: model.predict_on_batch(x)
-    return lambda: model.train_on_batch(x, x)
+    batch, features, heads = sizes["batch"], sizes["features"], sizes["heads"]
+    layer = LAYERS[name](heads, features // heads, sizes["max_distance"])
+    shape, jit = (batch, length, features), keras.backend.backend() == "jax"
+    return trained(layer, shape, jit, step == "training")
 
 
 def row(name, sizes):

@@ -5,16 +5,11 @@ import argparse
 import keras
 import numpy as np
 import pytest
-
-from tests.examples.conftest import figures
-
-pytest.importorskip("filelock", reason="the example needs the extra `examples`")
-pytest.importorskip("PIL", reason="the example needs the extra `examples`")
-
 from PIL import Image
 
 from examples import image_classification as example
 from examples.image_classification import main
+from tests.examples.conftest import figures
 
 TINY = ["--dim", 8, "--layers", 1, "--epochs", 1, "--batch-size", 16, "--patch-size", 3]
 STILL = argparse.Namespace(rotate=0.0, scale=0.0, shift=0.0, mirror=False)

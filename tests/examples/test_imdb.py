@@ -1,12 +1,10 @@
 """`examples.imdb_classification`: reviews, tokens, n-grams, its models, and runs."""
 
 import collections
-import json
 
 import keras
 import numpy as np
 import pytest
-import tokenizers
 
 from examples import imdb_classification, imdb_ngrams, imdb_reviews, texts, training
 from examples.imdb_classification import main
@@ -321,43 +319,6 @@ def test_what_the_sample_teaches(tmp_path, capsys):
 
 GIVEN = ["A superb plot.", "Dull, dull and dull! The villain is dull, and so is the hero.", "Bad"]
 SETTINGS = settings_of("pretrained", max_length=16)
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    """A tiny GPT-2 of random weights, and a tokenizer that puts texts between <s> and </s>."""
-    numpy = pytest.importorskip("safetensors.numpy")
-    folder, vocabulary, dim = tmp_path_factory.mktemp("gpt2"), 300, 8
-    tokenizer = tokenizers.ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>"]
-    tokenizer.train_from_iterator(
-        imdb_reviews.generate(200, 0)[0], vocabulary, special_tokens=special, show_progress=False
-    )
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=64)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"model_type": "gpt2", "architectures": ["GPT2Model"], "vocab_size": vocabulary}
-    config |= {"n_embd": dim, "n_head": 2, "n_layer": 1, "n_positions": 32}
-    (folder / "config.json").write_text(json.dumps(config))
-    sizes = {
-        "wte": (vocabulary, dim),
-        "wpe": (32, dim),
-        "h.0.attn.c_attn": (dim, 3 * dim),
-        "h.0.attn.c_proj": (dim, dim),
-        "h.0.mlp.c_fc": (dim, 4 * dim),
-        "h.0.mlp.c_proj": (4 * dim, dim),
-    }
-    rng = np.random.default_rng(0)
-    tensors = {f"{name}.weight": rng.normal(size=size) / 3 for name, size in sizes.items()}
-    tensors |= {f"{name}.bias": np.zeros(size[1]) for name, size in sizes.items() if "." in name}
-    for name in ("h.0.ln_1", "h.0.ln_2", "ln_f"):
-        tensors |= {f"{name}.weight": np.ones(dim), f"{name}.bias": np.zeros(dim)}
-    tensors = {name: array.astype("float32") for name, array in tensors.items()}
-    numpy.save_file(tensors, folder / "model.safetensors")
-    return folder
 
 
 def classifier(folder, lora=None):

@@ -7,17 +7,12 @@ import types
 import keras
 import numpy as np
 import pytest
-
-pytest.importorskip("tokenizers", reason="the example needs the extra `examples`")
-pytest.importorskip("filelock", reason="the example needs the extra `examples`")
-
 from tokenizers.decoders import DecodeStream
 
 from examples import language_model, shared, texts
 from examples.language_model import main
 from tests.arrays import numpy
-from tests.examples.conftest import figures
-from tests.examples.language_model.conftest import dialogues
+from tests.examples.conftest import dialogues, figures
 
 SIZES = {"layers": 1, "heads": 2, "dim": 16, "context": 8}
 VOCABULARY = 11

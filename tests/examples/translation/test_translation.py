@@ -1,21 +1,15 @@
 """The program `examples.translation`: its batches, its models, and its runs."""
 
-import importlib.util
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
-
-from tests.arrays import numpy
-from tests.examples.conftest import figures
-
-if not all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu"))):
-    pytest.skip("the example needs the extra `translation`", allow_module_level=True)
-
 import sacrebleu
 
 from examples import pairs, shared, texts, translation
+from tests.arrays import numpy
+from tests.examples.conftest import figures
 
 KINDS = ["shaw", "rotary", "sin-cos", "bahdanau", "luong"]
 TINY = ["--sample", "--small", "--vocabulary-size", "400", "--batch-tokens", "512", "--beams", "2"]
@@ -73,15 +67,6 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
     ):
         tokens = row[row != 0].tolist()
         assert tokens[-1] == stop and tokenizer.decode(tokens) == sentence
-
-
-def test_subwords_are_those_of_the_texts(tokenizer):
-    english, german = pairs.load(sample=True)[1]["train"]
-    again = texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
-    assert again.to_str() == tokenizer.to_str()
-    rows = texts.encode(tokenizer, english)
-    assert [tokenizer.decode(row) for row in rows] == english
-    assert min(map(min, rows)) > translation.STOP
 
 
 # Models
