@@ -34,15 +34,15 @@ import numpy as np
 from benchmarks import runner
 from benchmarks.backends import BACKEND, gpu
 from benchmarks.contestants import (
+    DECODING,
     OUR_MODEL,
     OURS,
+    READING,
     SHAW,
     THEIR_MODEL,
     Case,
     Row,
-    decoding_contestant,
     ops,
-    reading_contestant,
 )
 
 # The rows: which sizes, and against what
@@ -121,14 +121,13 @@ OVER = {f"over-{n}": (n, MASKED, ALONE if n > 8192 else MEMORY) for n in [*ONE][
 
 
 def decoding_rows(size, dtype="float32"):
-    case = size(Case(16, 8192, 512, 8, training=False, dtype=dtype))
-    work = f"one token over a cache of {case.length}, B{case.batch} H{case.heads} K{case.key_dim}"
-    many, one = decoding_contestant(case.heads), decoding_contestant(1)
-    against = f"{work}, multi-query against multi-head"
-    yield Row("decoding", case, one, many, work=against, same=False)
-    reading = reading_contestant(case.heads)
-    against = f"{work}, against reading it"
-    yield Row("decoding-reading", case, many, reading, work=against, same=False)
+    """One token over a cache."""
+    given, work = {"training": False, "dtype": dtype}, "a token with a cache of {}"
+    one = {"ours": DECODING, "other": DECODING, "plain": {"key_heads": None}, **APART}
+    one["work"] = f"{work}, multi-query against multi-head"
+    reading = {"ours": DECODING, "other": READING, "work": f"{work}, against reading it", **APART}
+    works = {"decoding": ({**given, "key_heads": 1}, one), "decoding-reading": (given, reading)}
+    return made(works, {8192: (16, 8192, 512, 8)}, size)
 
 
 def rows(small):

@@ -48,10 +48,8 @@ def _on_jax(call, layer, inputs, training, xla):
     return lambda: jax.block_until_ready(run(inputs[0], weights, state, *inputs[1:]))
 
 
-def on_torch(call, layer, inputs, training, xla):
+def on_torch(call, weights, inputs, training):
     import torch
-
-    weights = [weight.value for weight in layer.trainable_variables]
 
     def run():
         if not training:
@@ -75,8 +73,11 @@ def compiled(call, inputs, layer=None, training=False, xla=False):
 
     `layer` has the weights of `call`, if it has any.
     """
-    on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": on_torch}
-    return on[BACKEND](call, layer or keras.layers.Identity(), inputs, training, xla)
+    layer = layer or keras.layers.Identity()
+    if BACKEND == "torch":
+        return on_torch(call, [w.value for w in layer.trainable_variables], inputs, training)
+    on = _on_jax if BACKEND == "jax" else _on_tensorflow
+    return on(call, layer, inputs, training, xla)
 
 
 def seeded(layer):

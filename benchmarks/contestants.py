@@ -69,6 +69,7 @@ class Case:
             self.max_distance and f"Shaw k={self.max_distance}",
             self.bias and "additive bias",
             self.position,
+            self.key_heads and f"key heads {self.key_heads}",
             self.dtype != "float32" and self.dtype,
             self.xla and "XLA",
         ]
@@ -181,11 +182,11 @@ OUR_MODEL = model_contestant("model of keras_attention.TransformerBlock", _our_b
 THEIR_MODEL = model_contestant("model of keras.layers", _their_block)
 
 
-def cache_contestant(label, groups, function):
-    """A function of a query and the arrays of a cache of `case.length`, heads before entries."""
+def cache_contestant(label, function):
+    """A function of a new query and a cache of `case.length`, heads before entries."""
 
     def prepare(case):
-        entries = case.batch, groups, case.length, case.key_dim
+        entries = case.batch, case.key_heads or case.heads, case.length, case.key_dim
         query = case.normal(case.batch, 1, case.heads, case.key_dim)
         arrays = query, case.normal(*entries, seed=1), case.normal(*entries, seed=2)
         return compiled(function, arrays, xla=case.xla)
@@ -194,24 +195,19 @@ def cache_contestant(label, groups, function):
 
 
 def _decode(query, *cache):
+    """The attention of one token, whose own key is the last of the cache."""
     key, value = (ops.transpose(array, (0, 2, 1, 3)) for array in cache)
     options = {"offset": key.shape[1] - 1, "pattern": "causal"}
     return keras_attention.ops.attend(query, key, value, **options)
 
 
-def decoding_contestant(groups):
-    """The attention of one new token over a cache of `case.length`, its own key included."""
-    heads = f"{groups} key and value head{'s' * (groups > 1)}"
-    return cache_contestant(f"ops.attend, {heads}", groups, _decode)
+def _read(query, *cache):
+    """The largest number: all of the cache is read once, and nothing computed."""
+    return ops.maximum(*map(ops.max, cache))
 
 
-def reading_contestant(groups):
-    """The largest of the numbers in a cache: all of it is read once, and nothing computed."""
-    return cache_contestant(
-        "the largest number in it",
-        groups,
-        lambda query, *cache: ops.maximum(*map(ops.max, cache)),
-    )
+DECODING = cache_contestant("ops.attend", _decode)
+READING = cache_contestant("the largest number in it", _read)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,7 @@ import keras
 
 import keras_attention
 from benchmarks import runner
-from benchmarks.backends import BACKEND, compiled
+from benchmarks.backends import BACKEND, compiled, on_torch
 from benchmarks.contestants import Case
 from keras_attention import generation
 from keras_attention.backend import backend
@@ -47,14 +47,17 @@ def on_arrays(call, inputs):
     return keras.tree.map_structure(ops.stop_gradient, call(*inputs))
 
 
-def whole(call, block, case):
+def whole(call, case):
     """A pass over all tokens; in training with zeros for padding, where each library differs."""
+    if not case.training:
+        return call
+    return lambda x, mask: ops.where(mask[..., None], call(x, mask), 0)
 
-    def run(x, mask):
-        y = call(x, mask)
-        return ops.where(mask[..., None], y, 0) if case.training else y
 
-    return compiled(run, [case.normal(), case.mask], block, case.training, case.xla)
+def compiled_whole(call, block, case):
+    """A function that runs such a pass."""
+    inputs = case.normal(), case.mask
+    return compiled(whole(call, case), inputs, block, case.training, case.xla)
 
 
 def new_tokens(case):
@@ -70,23 +73,13 @@ def token(x, n):
 def ours(case, policy):
     """Our block, and its work as a function."""
     key_heads, intermediate = sizes(case)
-    block = keras_attention.TransformerBlock(
-        intermediate,
-        case.heads,
-        activation="silu",
-        gated=True,
-        causal=True,
-        residual="pre",
-        norm="rms",
-        layer_norm_epsilon=EPSILON,
-        num_key_value_heads=key_heads,
-        use_bias=False,
-        position="rotary",
-        dtype=policy,
-    )
+    options = {"activation": "silu", "gated": True, "causal": True, "position": "rotary"}
+    options |= {"residual": "pre", "norm": "rms", "layer_norm_epsilon": EPSILON, "use_bias": False}
+    options |= {"num_key_value_heads": key_heads, "dtype": policy}
+    block = keras_attention.TransformerBlock(intermediate, case.heads, **options)
     block.build((None, None, case.features))
     if not case.tokens:
-        return block, whole(lambda x, mask: block(x, mask=mask), block, case)
+        return block, compiled_whole(lambda x, mask: block(x, mask=mask), block, case)
 
     def decode(x, start):
         def step(given, n, y, *stored):
@@ -112,22 +105,16 @@ def hub(case, policy, weights=None):
     import keras_hub
 
     key_heads, intermediate = sizes(case)
-    backbone = keras_hub.models.LlamaBackbone(
-        vocabulary_size=8,
-        num_layers=1,
-        num_query_heads=case.heads,
-        hidden_dim=case.features,
-        intermediate_dim=intermediate,
-        num_key_value_heads=key_heads,
-        layer_norm_epsilon=EPSILON,
-        dtype=policy,
-    )
+    options = {"num_query_heads": case.heads, "num_key_value_heads": key_heads, "num_layers": 1}
+    options |= {"hidden_dim": case.features, "intermediate_dim": intermediate, "dtype": policy}
+    options |= {"layer_norm_epsilon": EPSILON, "vocabulary_size": 8}
+    backbone = keras_hub.models.LlamaBackbone(**options)
     (block,) = backbone.transformer_layers
     if weights is not None:
         *attention, gate, intermediate, output, norm = weights
         block.set_weights([*attention, intermediate, gate, output, norm])
     if not case.tokens:
-        return whole(lambda x, mask: block(x, decoder_padding_mask=mask), block, case)
+        return compiled_whole(lambda x, mask: block(x, decoder_padding_mask=mask), block, case)
 
     shape = case.batch, 2, case.length + case.tokens, key_heads, case.key_dim
     new = ops.ones((case.batch, case.tokens), "bool")
@@ -155,17 +142,11 @@ def of_transformers(case, weights, compiles):
     import transformers
 
     key_heads, intermediate = sizes(case)
-    config = transformers.LlamaConfig(
-        vocab_size=8,
-        hidden_size=case.features,
-        intermediate_size=intermediate,
-        num_hidden_layers=1,
-        num_attention_heads=case.heads,
-        num_key_value_heads=key_heads,
-        rms_norm_eps=EPSILON,
-        max_position_embeddings=4096,
-        attn_implementation="sdpa",
-    )
+    options = {"num_attention_heads": case.heads, "num_key_value_heads": key_heads}
+    options |= {"hidden_size": case.features, "intermediate_size": intermediate}
+    options |= {"rms_norm_eps": EPSILON, "vocab_size": 8, "max_position_embeddings": 4096}
+    options |= {"attn_implementation": "sdpa", "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**options)
     model = transformers.LlamaModel(config)
     model.norm = torch.nn.Identity()
     (block,) = model.layers
@@ -174,24 +155,18 @@ def of_transformers(case, weights, compiles):
     with torch.no_grad():
         for weight, array in zip(block.parameters(), weights, strict=True):
             # Heads are folded into a matrix, which PyTorch keeps transposed.
-            weight.copy_(torch.tensor(array).reshape(weight.T.shape).T)
+            weight.copy_(torch.tensor(array.reshape(weight.shape[::-1]).T))
     x = case.normal()
     model = model.to(x.device, x.dtype)
     mask = case.mask.long()
     places = (mask.cumsum(1) - 1).clamp(min=0)
 
-    def run():
-        given = x.detach().requires_grad_(case.training)
-        with torch.set_grad_enabled(case.training):
-            seen = {"attention_mask": mask, "position_ids": places, "use_cache": False}
-            output = model(inputs_embeds=given, **seen)[0]
-            if not case.training:
-                return (output,)
-            total = (output * mask[..., None]).float().square().sum()
-            return torch.autograd.grad(total, [given, *block.parameters()])
+    def call(x, mask):
+        seen = {"attention_mask": mask.long(), "position_ids": places, "use_cache": False}
+        return model(inputs_embeds=x, **seen)[0]
 
     if not case.tokens:
-        return run
+        return on_torch(whole(call, case), [*block.parameters()], [x, case.mask], case.training)
 
     # All slots, as `generate` has it: compiled, each length of a mask would be another program.
     slots = torch.cat([mask, mask.new_ones(case.batch, case.tokens)], 1)
@@ -228,7 +203,6 @@ NAMES = [
 
 
 def sides(name, options):
-    """What a row is, our side and the other."""
     dtype, length, what, other = name.split("-")
     given = {"training": False, **WORKS[what], "dtype": dtype, "padding": "left"}
     case = Case(BATCHES[int(length)], int(length), 512, 8, **given)

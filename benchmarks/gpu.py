@@ -136,7 +136,7 @@ def torch_alone(case):
         sides = (part.transpose(1, 2) for part in heads)
         return torch.nn.functional.scaled_dot_product_attention(*sides, is_causal=case.causal)
 
-    run = on_torch(attend, keras.layers.Identity(), [heads], case.training, False)
+    run = on_torch(attend, [], [heads], case.training)
     # On other backends too, the result is an array.
     return lambda: (run()[0].flatten()[:1].float().cpu().numpy(),)
 

@@ -68,11 +68,10 @@ def reviews(name, size, batch, length):
     rng, end = np.random.default_rng(0), [4] if name in example.NGRAMS else []
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
     ids = words((batch, length, *end), size) * real.reshape(batch, length, *[1] * len(end))
-    return ids.astype("int32"), rng.integers(0, 2, (batch, 1))
+    return ids, rng.integers(0, 2, (batch, 1))
 
 
 def sides(name, options):
-    """What a row is, our side and the other."""
     size, length, batch, _ = example.RECIPES[name].values()
     if options.small:
         size, length, batch = 50, 8, 2

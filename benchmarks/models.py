@@ -19,7 +19,7 @@ from functools import partial
 import keras
 import numpy as np
 
-import keras_attention
+import keras_attention as ka
 from benchmarks import runner
 from keras_attention import generation
 
@@ -67,42 +67,34 @@ def step(model, inputs, targets, jit, optimizer=None):
 def parts(size, types=None, norm=None, **options):
     """Our blocks and embeddings of one size."""
     sizes = size.intermediate_dim, size.heads
-    return [
-        keras_attention.TransformerBlock(*sizes, dropout=size.dropout, name=f"block_{n}", **options)
+    blocks = [
+        ka.TransformerBlock(*sizes, dropout=size.dropout, name=f"block_{n}", **options)
         for n in range(size.layers)
-    ], keras_attention.Embeddings(
-        keras_attention.ScaledEmbedding(size.vocabulary, size.dim),
-        keras_attention.LearnedPositionEmbedding(size.longest),
-        dropout=size.dropout,
-        types=types,
-        norm=norm,
+    ]
+    tables = (
+        ka.ScaledEmbedding(size.vocabulary, size.dim),
+        ka.LearnedPositionEmbedding(size.longest),
     )
+    return blocks, ka.Embeddings(*tables, dropout=size.dropout, types=types, norm=norm)
 
 
 def language_model(size, activation="gelu_tanh"):
     """Our decoder of GPT-2's kind."""
-    model = keras_attention.Decoder(
-        *parts(size, activation=activation, causal=True, residual="pre"),
-        final_norm=keras.layers.LayerNormalization(epsilon=1e-5),
-        logits=keras_attention.Logits(size.vocabulary),
-    )
+    made = parts(size, activation=activation, causal=True, residual="pre")
+    norm, logits = keras.layers.LayerNormalization(epsilon=1e-5), ka.Logits(size.vocabulary)
+    model = ka.Decoder(*made, final_norm=norm, logits=logits)
     model.build((None, None))
     return model
 
 
 def hub_backbone(kind, size):
     """KerasHub's GPT-2 or BERT, without a head."""
-    import keras_hub
+    from keras_hub import models
 
-    return getattr(keras_hub.models, f"{kind}Backbone")(
-        vocabulary_size=size.vocabulary,
-        num_layers=size.layers,
-        num_heads=size.heads,
-        hidden_dim=size.dim,
-        intermediate_dim=size.intermediate_dim,
-        dropout=size.dropout,
-        max_sequence_length=size.longest,
-    )
+    sizes = {"num_layers": size.layers, "num_heads": size.heads, "hidden_dim": size.dim}
+    sizes |= {"intermediate_dim": size.intermediate_dim, "dropout": size.dropout}
+    sizes |= {"vocabulary_size": size.vocabulary, "max_sequence_length": size.longest}
+    return getattr(models, f"{kind}Backbone")(**sizes)
 
 
 def hub_language_model(size):
@@ -161,7 +153,7 @@ def classifiers(size, jit):
     mask = keras.Input((None,), dtype="bool")
     types_table = keras.layers.Embedding(2, size.dim)
     norm = keras.layers.LayerNormalization(epsilon=1e-12)
-    encoder = keras_attention.Encoder(*parts(size, types_table, norm, activation="gelu"))
+    encoder = ka.Encoder(*parts(size, types_table, norm, activation="gelu"))
     states = encoder(ids, types=types, mask=mask)
     pooled = keras.layers.Dense(size.dim, activation="tanh")(states[:, 0])
     ours = keras.Model([ids, types, mask], keras.layers.Dense(2)(pooled))
@@ -178,12 +170,9 @@ def torch_step(size):
 
     nn = torch.nn
     sizes = size.dim, size.heads, size.intermediate_dim, size.dropout
-    body = nn.TransformerEncoder(
-        nn.TransformerEncoderLayer(*sizes, "gelu", batch_first=True, norm_first=True),
-        size.layers,
-        nn.LayerNorm(size.dim),
-        enable_nested_tensor=False,
-    )
+    block = nn.TransformerEncoderLayer(*sizes, "gelu", batch_first=True, norm_first=True)
+    norm = nn.LayerNorm(size.dim)
+    body = nn.TransformerEncoder(block, size.layers, norm, enable_nested_tensor=False)
     words = nn.Embedding(size.vocabulary, size.dim)
     places = nn.Embedding(size.longest, size.dim)
     mask = nn.Transformer.generate_square_subsequent_mask(size.length)
@@ -233,14 +222,9 @@ def static_cache_search(size, prompt, count):
     import torch
     import transformers
 
-    config = transformers.GPT2Config(
-        vocab_size=size.vocabulary,
-        n_positions=size.longest,
-        n_embd=size.dim,
-        n_layer=size.layers,
-        n_head=size.heads,
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
+    sizes = {"n_layer": size.layers, "n_head": size.heads, "n_embd": size.dim}
+    sizes |= {"vocab_size": size.vocabulary, "n_positions": size.longest}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
     ids = torch.tensor(prompt, dtype=torch.int64)
     given = {"attention_mask": torch.ones_like(ids), "cache_implementation": "static"}
     given |= {"do_sample": False, "min_new_tokens": count, "max_new_tokens": count}
@@ -269,7 +253,6 @@ ROWS = {
 
 
 def sides(name, options):
-    """What a row is, our side and the other."""
     work, size, both = ROWS[name]
     if options.small:
         size = dataclasses.replace(size, **SMALL, batch=2, length=4)

@@ -102,8 +102,6 @@ def report(rows, options, text=str, head="", identity=(), **about):
 
 
 def write(path, report):
-    """Writes a report."""
-
     def written(value):
         if isinstance(value, list) and value and isinstance(value[0], dict):
             rows = ",\n  ".join(json.dumps(row) for row in value)
@@ -115,7 +113,6 @@ def write(path, report):
 
 
 def read(path):
-    """A report."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -201,7 +198,6 @@ def in_turns(runs, repeats, seconds):
 
 
 def summary(times):
-    """Median and quartiles."""
     quartiles = [float(quartile) for quartile in np.quantile(times, (0.25, 0.75))]
     return {"ms": statistics.median(times), "quartiles_ms": quartiles, "samples": len(times)}
 

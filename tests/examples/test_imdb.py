@@ -1,6 +1,7 @@
 """`examples.imdb_classification`: reviews, tokens, n-grams, its models, and runs."""
 
 import collections
+from unittest import mock
 
 import keras
 import numpy as np
@@ -112,64 +113,46 @@ def test_the_end_or_both_ends_of_a_long_review_are_kept(name):
 
 WORDS = ["a b a b c", "b a b", "c c c a b", "d a b c", "e"]
 LABELS = [1, 1, 0, 0, 0]
+UNKNOWN = "a zz b a b"
 
 
-def ngrams(words, order):
-    """The n-gram that ends at each word, where there is one."""
-    return [
-        tuple(words[i - order + 1 : i + 1]) if i >= order - 1 else None for i in range(len(words))
-    ]
-
-
-@pytest.fixture
-def numbered(monkeypatch):
-    """Of WORDS: a function from the least number of reviews to rows, and what was learned."""
-
-    def make(least):
-        monkeypatch.setattr(imdb_ngrams, "MIN_REVIEWS", least)
-        tokenizer = tokenizer_of("post", WORDS)
-        rows = [np.array(tokenizer.encode(text).ids, "int32") for text in WORDS]
-        size = tokenizer.get_vocab_size()
-        learned = imdb_ngrams.learn(rows, size)
-        return [imdb_ngrams.add_numbers(row, learned, size) for row in rows], learned, size
-
-    return make
+def numbered(least=1):
+    """Rows of WORDS and of UNKNOWN, how many n-grams were learned, and of how many words."""
+    tokenizer = tokenizer_of("post", WORDS)
+    rows = [np.array(tokenizer.encode(text).ids, "int32") for text in (*WORDS, UNKNOWN)]
+    size = tokenizer.get_vocab_size()
+    with mock.patch.object(imdb_ngrams, "MIN_REVIEWS", least):
+        learned = imdb_ngrams.learn(rows[:-1], size)
+    rows = [imdb_ngrams.add_numbers(row, learned, size) for row in rows]
+    return rows, sum(map(len, learned.values())), size
 
 
 @pytest.mark.parametrize("least", [1, 2, 9])
-def test_numbers_are_those_of_frequent_ngrams(numbered, least):
-    rows, learned, _ = numbered(least)
+def test_numbers_are_those_of_frequent_ngrams(least):
+    rows, total, _ = numbered(least)
     seen = {}
-    for text, numbers in zip(WORDS, rows, strict=True):
-        assert numbers.shape == (len(text.split()), 4)
-        for order in (1, 2, 3):
-            counts = collections.Counter(
-                gram for other in WORDS for gram in set(ngrams(other.split(), order))
-            )
-            said = set()
-            for number, gram in zip(numbers[:, order], ngrams(text.split(), order), strict=True):
-                if gram is None or counts[gram] < least or gram in said:
+
+    def grams(text, order):
+        words = text.split()
+        return [tuple(words[max(0, i - order + 1) : i + 1]) for i in range(len(words))]
+
+    for order in (1, 2, 3):
+        counts = collections.Counter(x for text in WORDS for x in set(grams(text, order)))
+        for text, numbers in zip((*WORDS, UNKNOWN), rows, strict=True):
+            found = grams(text, order)
+            for i, (gram, number) in enumerate(zip(found, numbers[:, order], strict=True)):
+                if len(gram) < order or counts[gram] < least or gram in found[:i]:
                     assert number == 0
                 else:
-                    assert 1 <= number <= sum(map(len, learned.values()))
-                    assert seen.setdefault(gram, number) == number
-                said.add(gram)
-    assert len(set(seen.values())) == len(seen) == sum(map(len, learned.values()))
-
-
-def test_unknown_words_are_part_of_no_ngram(numbered):
-    _, learned, size = numbered(1)
-    a, b = tokenizer_of("post", WORDS).encode("a b").ids
-    numbers = imdb_ngrams.add_numbers(np.array([a, 1, b, a, b]), learned, size)
-    known = ["100", "000", "100", "010", "011"]
-    assert (numbers[:, 1:] > 0).tolist() == [[digit == "1" for digit in row] for row in known]
+                    assert seen.setdefault(gram, number) == number > 0
+    assert len(set(seen.values())) == len(seen) == total
     with pytest.raises(UsageError, match="need a smaller --vocabulary-size"):
         imdb_ngrams.learn([], 2**21)
 
 
-def test_log_ratios(numbered):
-    rows, learned, size = numbered(1)
-    total = 1 + sum(map(len, learned.values()))
+def test_log_ratios():
+    (*rows, _), ngrams, size = numbered()
+    total = 1 + ngrams
     ratios = imdb_ngrams.log_ratios(rows, LABELS, total)
     number = rows[0][1, 2]  # "a b"
     # It is in both of the two positive reviews, and in two of the three negative ones.

@@ -22,23 +22,16 @@ STRANGE = "  Where?\n\n\tZoë läuft für 5 €;  日本 🙂\nA\u00a0B "
 # Texts and tokens
 
 
-class FakeBuilder:
-    """Stands in for TensorFlow Datasets' builder of tiny_shakespeare."""
-
-    prepared = True
-
-    def is_prepared(self):
-        return self.prepared
-
-    def as_dataset(self, split, batch_size):
-        return {"text": np.array([f"{split}. ".encode()])}
-
-
 def test_where_texts_come_from(tmp_path, monkeypatch, capsys):
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress("é x".encode()))
     assert language_model.load_text(path) == ("é x", "text.txt.gz (file)")
-    module = types.SimpleNamespace(builder=lambda *_, **__: FakeBuilder(), as_numpy=lambda x: x)
+    # TensorFlow Datasets, with and without tiny_shakespeare.
+    builder = types.SimpleNamespace(
+        is_prepared=lambda: True,
+        as_dataset=lambda split, batch_size: {"text": np.array([f"{split}. ".encode()])},
+    )
+    module = types.SimpleNamespace(builder=lambda *_, **__: builder, as_numpy=lambda x: x)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
     text, name = language_model.load_text()
     assert text == "train. validation. test. " and "tiny_shakespeare" in name
@@ -47,7 +40,7 @@ def test_where_texts_come_from(tmp_path, monkeypatch, capsys):
     def refuse(address, timeout):
         raise OSError("unreachable")
 
-    monkeypatch.setattr(FakeBuilder, "prepared", False)
+    monkeypatch.setattr(builder, "is_prepared", lambda: False)
     monkeypatch.setattr(shared.socket, "create_connection", refuse)
     monkeypatch.setattr(shared.urllib.request, "getproxies", dict)
     for options, reason in (({}, "OSError: unreachable"), ({"use_sample": True}, "--sample")):
