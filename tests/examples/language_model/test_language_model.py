@@ -126,18 +126,16 @@ def test_a_run_leaves_what_it_says_and_generates(text_file, tmp_path, capsys):
     assert said["characters"]["validation"] == len(held_out)
     # The loss of each character but the first, in windows, by hand.
     numbers = language_model.encode(tokenizer, held_out)
-    total, count = 0.0, 0
-    for start in range(0, len(numbers) - context, context):
-        window = numbers[start : start + context + 1]
-        logits = numpy(keras.ops.log_softmax(model(window[None, :-1])))[0]
-        total -= np.take_along_axis(logits, window[1:, None], axis=1).sum()
-        count += context
-    assert said["validation_tokens"] == count > len(numbers) - 1 - context
+    starts = range(0, len(numbers) - context, context)
+    windows = np.array([numbers[start : start + context + 1] for start in starts])
+    logits = numpy(keras.ops.log_softmax(model(windows[:, :-1])))
+    loss = -np.take_along_axis(logits, windows[:, 1:, None], axis=2).mean()
+    assert said["validation_tokens"] == windows[:, 1:].size > len(numbers) - 1 - context
     for name in ("validation_loss", "validation_loss_per_character"):
-        np.testing.assert_allclose(said[name], total / count, rtol=1e-5)
-    np.testing.assert_allclose(said["validation_perplexity"], np.exp(total / count), rtol=1e-5)
+        np.testing.assert_allclose(said[name], loss, rtol=1e-5)
+    np.testing.assert_allclose(said["validation_perplexity"], np.exp(loss), rtol=1e-5)
     # All windows are fewer than those of a measurement.
-    np.testing.assert_allclose(said["epochs"][-1]["val_loss"], total / count, rtol=1e-5)
+    np.testing.assert_allclose(said["epochs"][-1]["val_loss"], loss, rtol=1e-5)
     losses = [epoch["val_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.5 * np.log(tokenizer.get_vocab_size())
 
