@@ -1,7 +1,7 @@
 """Time and memory of attention, ours against Keras's: `python -m benchmarks.attention`.
 
-One run measures a list of rows (`--rows` chooses some) on the backend that
-KERAS_BACKEND names, and prints them as a Markdown table.
+One run measures rows (`--rows` chooses some) on the backend that KERAS_BACKEND names, and prints
+them as a Markdown table.
 
 - "forward" is a layer compiled as the backend does (tf.function, jax.jit; PyTorch runs eagerly,
   without gradients). "training step" is the gradient of sum(output²) by the input and all weights,
@@ -16,11 +16,8 @@ KERAS_BACKEND names, and prints them as a Markdown table.
   counts where the backend compiles anew for a new length. The milliseconds of these rows are those
   of that process, the two sides one after the other, not in turns: a rough guide.
 
-Figures of a machine that others share are noisy: the JSON file has quartiles and CPU time beside
-each median.
-
-`--small` shrinks everything, and runs one row of each kind, only to see that it runs: its figures
-mean nothing. A GPU has rows of its own, of `benchmarks.gpu`.
+The JSON file has quartiles and CPU time beside each median. `--small` shrinks everything, and runs
+one row of each kind. A GPU has rows of its own, of `benchmarks.gpu`.
 """
 
 import dataclasses
@@ -65,77 +62,93 @@ def shrunk(case):
 
 
 def made(works, sizes, size):
-    """Rows of works at sizes: names, with that of the sizes, to options of cases and of rows.
+    """Rows of works at sizes: by name, with that of the sizes, words and options of cases and rows.
 
-    Of the latter, "plain" is how the other's case differs.
+    Of a row's, "plain" is how the other's case differs.
     """
-    for name, (given, options) in works.items():
+    for name, (work, given, options) in works.items():
         for which, four in sizes.items():
             case = Case(*four, **given)
             plain = size(dataclasses.replace(case, **options.get("plain", {})))
-            yield Row(name.format(which), size(case), **{**options, "plain": plain})
+            row = {**options, "plain": plain, "work": f"{size(case)}, {work}"}
+            yield Row(name.format(which), size(case), **row)
 
 
 # Batch, length, features, heads.
 SIZES = {"short": (32, 80, 128, 8), "medium": (8, 512, 512, 8), "long": (1, 4096, 512, 8)}
 PARTS = {1024: (1, 1024, 128, 8), 2048: (1, 2048, 256, 4)}
 ONE = {length: (1, length, 256, 4) for length in (2**power for power in range(9, 17))}
-MASKED, WINDOW = {"padding": True, "causal": True, "dropout": 0.1}, {"window": 128}
-MODELS = {"ours": OUR_MODEL, "other": THEIR_MODEL, "work": "two-block model: {}"}
+MASKED, WINDOW, XLA = (
+    {"padding": True, "causal": True, "dropout": 0.1},
+    {"window": 128},
+    {"xla": True},
+)
+FORWARD, BFLOAT16, MEMORY = {"training": False}, {"dtype": "bfloat16"}, {"figure": "memory"}
+MODELS, APART = {"ours": OUR_MODEL, "other": THEIR_MODEL}, {"same": False}
 # Training steps with what most models have, forward passes, numbers of bfloat16, and the same
-# attention within a model.
+# attention within a model. The words are those of docs/measured.md.
 WORKS = {
-    "{}-forward": ({"training": False}, {}),
-    "{}-training": ({}, {}),
-    "{}-padding": ({"padding": True}, {}),
-    "{}-causal": ({"causal": True}, {}),
-    "{}-dropout": ({"dropout": 0.1}, {}),
-    "{}-bias": ({"bias": True}, {}),
-    "{}-all-three": (MASKED, {}),
-    "{}-bfloat16-forward": ({"training": False, "dtype": "bfloat16"}, {}),
-    "{}-bfloat16-training": ({"dtype": "bfloat16"}, {}),
-    "{}-model": ({}, MODELS),
+    "{}-forward": ("forward", FORWARD, {}),
+    "{}-training": ("training step", {}, {}),
+    "{}-padding": ("training step, padding mask", {"padding": True}, {}),
+    "{}-causal": ("training step, causal", {"causal": True}, {}),
+    "{}-dropout": ("training step, dropout 0.1", {"dropout": 0.1}, {}),
+    "{}-all-three": ("training step, padding, causal, dropout", MASKED, {}),
+    "{}-bias": ("training step, a bias for all pairs", {"bias": True}, {}),
+    "{}-model": ("training step, model of two blocks", {}, MODELS),
+    "{}-forward-xla": ("forward, XLA", {**FORWARD, **XLA}, {}),
+    "{}-training-xla": ("training step, XLA", XLA, {}),
+    "{}-model-xla": ("training step, model of two blocks, XLA", XLA, MODELS),
+    "{}-bfloat16-forward": ("forward, bfloat16", {**FORWARD, **BFLOAT16}, {}),
+    "{}-bfloat16-training": ("training step, bfloat16", BFLOAT16, {}),
 }
-for name in ("{}-forward", "{}-training", "{}-model") if BACKEND == "tensorflow" else ():
-    WORKS[f"{name}-xla"] = {**WORKS[name][0], "xla": True}, WORKS[name][1]
-MEMORY, APART = {"figure": "memory"}, {"same": False}
-ALONE = {**MEMORY, "other": None}  # Keras's layer would take over 13 GB.
-WITHOUT = {"other": OURS, "plain": {"position": None}, "work": "{}, against ours without", **APART}
-PLAIN = {"plain": {"max_distance": None}, "work": "{}, against Keras's plain attention", **APART}
-SHORTER = {"other": OURS, "plain": {"length": 8192}, "work": "{}, against an eighth", **APART}
+WITHOUT = {"other": OURS, "plain": {"position": None}, **APART}
+BIASED = {"position": "relative_bias"}
+SHAWS = {"ours": SHAW, "plain": {"max_distance": None}, **APART}
 POSITIONS = {
-    "alibi-{}": ({"position": "alibi"}, WITHOUT),
-    "relative_bias-{}": ({"position": "relative_bias"}, WITHOUT),
-    "rotary-{}": ({"position": "rotary"}, WITHOUT),
-    "shaw-{}": ({"max_distance": 16}, {"ours": SHAW, **PLAIN}),
+    "rotary-{}": ("`rotary`, against ours without", {"position": "rotary"}, WITHOUT),
+    "alibi-{}": ("`alibi`, against ours without", {"position": "alibi"}, WITHOUT),
+    "relative_bias-{}": ("`relative_bias`, against ours without", BIASED, WITHOUT),
+    "shaw-{}": ("Shaw's embeddings, against Keras's layer without", {"max_distance": 16}, SHAWS),
 }
+SHORTER = {"other": OURS, "plain": {"length": 8192}, **APART}
+ALONE = {**MEMORY, "other": None}  # Keras's layer would take over 13 GB.
+READ = {"ours": DECODING, "other": READING, **APART}
+EIGHT = {"ours": DECODING, "other": DECODING, "plain": {"key_heads": None}, **APART}
+ONE_HEAD = {**FORWARD, "key_heads": 1}
+CACHE, CACHED = (16, 8192, 512, 8), "a token over a cache of 8192 / reading the cache"
+KEYS = "window of 257 keys, T8192"
+# With their sizes.
 LONG = {
-    "masked-memory": (16384, MASKED, ALONE),
-    "longest-memory": (32768, {}, ALONE),
-    "window-training": (8192, WINDOW, {}),
-    "window-memory": (8192, WINDOW, MEMORY),
-    "window-growth": (65536, WINDOW, SHORTER),
+    "window-training": (f"{KEYS}, time, ours / Keras's", WINDOW, {}, ONE[8192]),
+    "window-memory": (f"{KEYS}, memory, ours / Keras's", WINDOW, MEMORY, ONE[8192]),
+    "window-growth": ("the window's time at T65536 / at T8192", WINDOW, SHORTER, ONE[65536]),
+    "masked-memory": ("memory at T16384, padding, causal, dropout", MASKED, ALONE, ONE[16384]),
+    "longest-memory": ("memory at T32768", {}, ALONE, ONE[32768]),
+    "decoding-reading": (CACHED, FORWARD, READ, CACHE),
+    "decoding": ("a token over a cache, one key head / eight", ONE_HEAD, EIGHT, CACHE),
 }
-# What the plot shows: a training step as of the row `masked-memory`, over the length.
-OVER = {f"over-{n}": (n, MASKED, ALONE if n > 8192 else MEMORY) for n in [*ONE][:-2]}
+# What the plot shows.
+OVER = {
+    f"over-{length}": ("as masked-memory", MASKED, ALONE if length > 8192 else MEMORY, sizes)
+    for length, sizes in ONE.items()
+    if length <= 16384
+}
 
 
-def decoding_rows(size, dtype="float32"):
-    """One token over a cache."""
-    given, work = {"training": False, "dtype": dtype}, "a token with a cache of {}"
-    one = {"ours": DECODING, "other": DECODING, "plain": {"key_heads": None}, **APART}
-    one["work"] = f"{work}, multi-query against multi-head"
-    reading = {"ours": DECODING, "other": READING, "work": f"{work}, against reading it", **APART}
-    works = {"decoding": ({**given, "key_heads": 1}, one), "decoding-reading": (given, reading)}
-    return made(works, {8192: (16, 8192, 512, 8)}, size)
+def each(works, size, **options):
+    """Rows of works that have their own sizes, with further options of the case."""
+    for name, (work, given, row, sizes) in works.items():
+        yield from made({name: (work, {**given, **options}, row)}, {"": sizes}, size)
 
 
 def rows(small):
     """All rows by name, those of the plot among them."""
     sized = size(small)
-    found = [*made(WORKS, SIZES, sized), *made(POSITIONS, PARTS, sized), *decoding_rows(sized)]
-    for name, (length, *options) in {**LONG, **OVER}.items():
-        found += made({name: options}, {length: ONE[length]}, sized)
+    found = *made(WORKS, SIZES, sized), *made(POSITIONS, PARTS, sized), *each(LONG | OVER, sized)
+    # JAX always compiles with XLA, and PyTorch does not have it.
+    if BACKEND != "tensorflow":
+        found = [row for row in found if not row.case.xla]
     return {row.name: row for row in found}
 
 
@@ -192,7 +205,7 @@ def measured(row, options):
     key = "ms" if row.figure == "time" else "GB"
     return {
         "name": row.name,
-        "work": row.work.format(row.case),
+        "work": row.work,
         "figure": row.figure,
         "layer": row.ours.label,
         "against": row.other and row.other.label,

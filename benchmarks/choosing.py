@@ -111,7 +111,7 @@ def draw_reviews(parts, rng, count):
     return rows[chosen], labels[chosen]
 
 
-def test_reviews(parts, rng, count):
+def tested_reviews(parts, rng, count):
     """`count` reviews, those of each length together."""
     share = count / sum(len(rows) for rows, _ in parts)
     for rows, labels in parts:
@@ -132,7 +132,7 @@ def with_reviews(task, folder):
     from examples.imdb_reviews import from_folder
 
     _, *sets = from_folder(pathlib.Path(folder))
-    draw, draw_test = map(functools.partial, (draw_reviews, test_reviews), map(by_length, sets))
+    draw, draw_test = map(functools.partial, (draw_reviews, tested_reviews), map(by_length, sets))
     return dataclasses.replace(task, draw=draw, draw_test=draw_test)
 
 

@@ -56,24 +56,7 @@ class Case:
         return ops.convert_to_tensor(found, dtype=self.dtype)
 
     def __str__(self):
-        window = (
-            self.window and f"SlidingWindow({self.window}, {0 if self.causal else self.window})"
-        )
-        parts = [
-            f"B{self.batch} T{self.length} D{self.features} H{self.heads}",
-            "training step" if self.training else "forward",
-            self.padding and "padding mask",
-            self.causal and "causal",
-            self.dropout and f"dropout {self.dropout}",
-            window,
-            self.max_distance and f"Shaw k={self.max_distance}",
-            self.bias and "additive bias",
-            self.position,
-            self.key_heads and f"key heads {self.key_heads}",
-            self.dtype != "float32" and self.dtype,
-            self.xla and "XLA",
-        ]
-        return ", ".join(part for part in parts if part)
+        return f"B{self.batch} T{self.length} D{self.features} H{self.heads}"
 
 
 # `prepare(case)` gives a function that runs once, waits, and returns a tuple of arrays, the first
@@ -219,7 +202,7 @@ class Row:
     ours: Contestant = OURS
     other: Contestant | None = THEIRS
     plain: Case | None = None  # the other's, if it is another
-    work: str = "{}"  # in words, with the case
+    work: str = ""  # in words
     figure: str = "time"  # or "memory"
     same: bool = True  # whether both compute the same
 

@@ -38,10 +38,10 @@ def token():
 
 # What each row is, and its sides.
 ROWS = {
-    "layer": ("MultiHeadAttention, Keras's", layers),
-    "causal": ("the same with a causal mask", lambda: layers("causal", use_causal_mask=True)),
-    "block": ("TransformerBlock, KerasHub's TransformerEncoder", block),
-    "token": ("a token with a cache of 32, without", token),
+    "layer": ("`MultiHeadAttention` / Keras's", layers),
+    "causal": ("the same, causal", lambda: layers("causal", use_causal_mask=True)),
+    "block": ("`TransformerBlock` / KerasHub's `TransformerEncoder`", block),
+    "token": ("a token with a cache / without, both ours", token),
 }
 
 

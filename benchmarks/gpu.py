@@ -21,7 +21,7 @@ import numpy as np
 
 import keras_attention
 from benchmarks import decoder_block, runner
-from benchmarks.attention import APART, MODELS, decoding_rows, made, report, size
+from benchmarks.attention import APART, BFLOAT16, LONG, MODELS, XLA, each, made, report, size
 from benchmarks.backends import BACKEND, compiled, gpu, on_torch
 from benchmarks.contestants import Case, Contestant
 from keras_attention import kernels, patterns
@@ -144,30 +144,33 @@ def torch_alone(case):
 LLAMA = {
     "ours": Contestant("keras_attention", lambda case: decoder_block.ours(case, case.policy)[1]),
     "other": Contestant("keras_hub", lambda case: decoder_block.hub(case, case.policy)),
-    "work": "Llama's block, padded on the left: {}",
     **APART,
 }
 ALONE = {
     "ours": Contestant("ops.attend", lambda case: attending(case, mask=case.mask[:, None, None])),
     "other": Contestant("torch scaled_dot_product_attention, without padding", torch_alone),
-    "work": "attention alone: {}",
     **APART,
 }
-KIND = {"dtype": "bfloat16", "xla": True}
-CAUSAL = {**KIND, "causal": True}
-# By names with a length, the most telling first: options of cases and of rows. Keras's layer has no
-# positions.
+LAYER = {**BFLOAT16, **XLA}
+CAUSAL = {**LAYER, "causal": True}
+LEFT = {**CAUSAL, "padding": "left"}
+GROUPED = {**CAUSAL, "position": "rotary", "key_heads": 2}
+PADDED = {"padding": True}
+# Training steps by names with a length, the most telling first. Keras's layer has no positions.
 ROWS = {
-    "block-{}": ({**CAUSAL, "padding": "left"}, LLAMA),
-    "causal-rotary-grouped-{}": ({**CAUSAL, "position": "rotary", "key_heads": 2}, APART),
-    "causal-window-{}": ({**CAUSAL, "window": 127}, {}),
-    "alibi-{}": ({**CAUSAL, "position": "alibi"}, APART),
-    "padded-left-{}": ({**CAUSAL, "padding": "left"}, APART),
-    "layer-{}-plain": (KIND, {}),
-    "layer-{}-padding-dropout": ({**KIND, "padding": True, "dropout": 0.1}, {}),
-    "layer-{}-window": ({**KIND, "window": 1023}, {}),
-    "alone-bfloat16-{}-training": ({"padding": True, "dtype": "bfloat16"}, ALONE),
-    "alone-float32-{}-training": ({"padding": True}, ALONE),
+    "block-{}": ("Llama's block, padded on the left, bfloat16", LEFT, LLAMA),
+    "causal-rotary-grouped-{}": ("causal, rotary, grouped heads, bfloat16", GROUPED, APART),
+    "causal-window-{}": ("a window of 128 keys before, bfloat16", {**CAUSAL, "window": 127}, {}),
+    "alibi-{}": ("causal, ALiBi, bfloat16", {**CAUSAL, "position": "alibi"}, APART),
+    "padded-left-{}": ("causal, padded on the left, bfloat16", LEFT, APART),
+    "layer-{}-plain": ("training step, bfloat16", LAYER, {}),
+    "layer-{}-padding-dropout": (
+        "training step, padding mask, dropout 0.1, bfloat16",
+        *({**LAYER, **PADDED, "dropout": 0.1}, {}),
+    ),
+    "layer-{}-window": ("a window of 2047 keys, bfloat16", {**LAYER, "window": 1023}, {}),
+    "alone-bfloat16-{}-training": ("attention alone, bfloat16", {**PADDED, **BFLOAT16}, ALONE),
+    "alone-float32-{}-training": ("attention alone", PADDED, ALONE),
 }
 QUICK = (
     *("alone-bfloat16-512-training", "layer-512-window", "model"),
@@ -177,9 +180,10 @@ QUICK = (
 
 def rows(small):
     """All rows by name."""
-    sizes = {length: (batch, length, 512, 8) for length, batch in LENGTHS.items()}
-    found = [*made(ROWS, sizes, size(small)), *decoding_rows(size(small), "bfloat16")]
-    found += made({"model": ({"xla": True}, MODELS)}, {2048: sizes[2048]}, size(small))
+    sized, sizes = size(small), {n: (batch, n, 512, 8) for n, batch in LENGTHS.items()}
+    tokens = {name: work for name, work in LONG.items() if name.startswith("decoding")}
+    model = {"model": ("two-block model", XLA, MODELS, sizes[2048])}
+    found = *made(ROWS, sizes, sized), *each(tokens, sized, **BFLOAT16), *each(model, sized)
     return {row.name: row for row in found}
 
 

@@ -14,7 +14,6 @@ Random weights, since time does not depend on them. Two sides take turns in one 
 """
 
 import dataclasses
-from functools import partial
 
 import keras
 import numpy as np
@@ -231,32 +230,38 @@ def static_cache_search(size, prompt, count):
     return torch.no_grad()(lambda: model.generate(ids, pad_token_id=0, **given))
 
 
-def searches(other, size, jit, prompts=1):
-    """Ours and another after the same prompts."""
-    count, length = (4, 4) if size.layers == 1 else (TOKENS, PROMPT)
-    prompt = size.tokens(length, prompts)
-    return search(language_model(size), [prompt], count), other(size, prompt, count)
+def searches(other, prompts=1):
+    """A function that makes both sides of a row, which go on after the same prompts."""
+
+    def both(size, jit):
+        count, length = (4, 4) if size.layers == 1 else (TOKENS, PROMPT)
+        prompt = size.tokens(length, prompts)
+        return search(language_model(size), [prompt], count), other(size, prompt, count)
+
+    return both
 
 
-# What each row is, and what makes its two sides.
-AGAINST = f"{TOKENS} tokens after {PROMPT}, against"
-STEP = "a step, B{0.batch} T{0.length}, against"
+# What each row is, against what, and what makes its two sides.
 ROWS = {
-    "gpt2-training": (f"{STEP} KerasHub", GPT2, language_models),
-    "bert-training": (f"{STEP} KerasHub", BERT, classifiers),
-    "gpt2-greedy": (f"{AGAINST} KerasHub", GPT2, partial(searches, hub_search)),
-    "gpt2-greedy-rows": ("the same of 8 prompts", GPT2, partial(searches, hub_search, prompts=8)),
-    "gpt2-static-cache": (f"{AGAINST} transformers", GPT2, partial(searches, static_cache_search)),
-    "language-model": (f"{STEP} KerasHub", NANO, nano),
-    "language-model-torch": (f"{STEP} eager PyTorch", NANO, nano_and_torch),
+    "gpt2-training": ("GPT-2, training step, B4 T128, dropout 0.1", "KerasHub", language_models),
+    "bert-training": ("BERT, training step, B4 T128, dropout 0.1", "KerasHub", classifiers),
+    "gpt2-greedy": ("GPT-2, 64 tokens after 32, greedy", "KerasHub", searches(hub_search)),
+    "gpt2-greedy-rows": ("the same of 8 prompts at once", "KerasHub", searches(hub_search, 8)),
+    "gpt2-static-cache": (
+        *("GPT-2, 64 tokens after 32", "`transformers`, static cache"),
+        searches(static_cache_search),
+    ),
+    "language-model": ("nanoGPT, training step, B12 T64", "KerasHub", nano),
+    "language-model-torch": ("nanoGPT, training step, B12 T64", "PyTorch, eager", nano_and_torch),
 }
+SIZES = {"bert": BERT, "gpt2": GPT2, "language": NANO}
 
 
 def sides(name, options):
-    work, size, both = ROWS[name]
+    (work, other, both), size = ROWS[name], SIZES[name.split("-")[0]]
     if options.small:
         size = dataclasses.replace(size, **SMALL, batch=2, length=4)
-    return work.format(size), *both(size, options.jit or "auto")
+    return f"{work}, against {other}", *both(size, options.jit or "auto")
 
 
 def main():

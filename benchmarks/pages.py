@@ -11,6 +11,8 @@ import pathlib
 import re
 import statistics
 
+from benchmarks import attention, eager, models
+
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- measured: ([\w ,]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -19,30 +21,7 @@ BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 REST = {"JAX": "_jax", "PyTorch": "_torch"}
 SETTINGS = {"TensorFlow, oneDNN on": "", "TensorFlow, oneDNN off": "_onednn_off", **REST}
 SHORTER = {"TensorFlow": "_tensorflow", "oneDNN off": "_onednn_off", **REST}
-EAGER = {title: f"_{name}" for name, title in BACKENDS.items()}
-LENGTHS = {
-    "short": "T80 (B32 D128 H8)",
-    "medium": "T512 (B8 D512 H8)",
-    "long": "T4096 (B1 D512 H8)",
-}
-# Rows of benchmarks.attention by the end of their names.
-TASKS = {
-    "forward": "forward",
-    "training": "training step",
-    "padding": "training step, padding mask",
-    "causal": "training step, causal",
-    "dropout": "training step, dropout 0.1",
-    "all-three": "training step, padding, causal, dropout",
-    "bias": "training step, a bias for all pairs",
-    "model": "training step, model of two blocks",
-    "forward-xla": "forward, XLA",
-    "training-xla": "training step, XLA",
-    "model-xla": "training step, model of two blocks, XLA",
-    "bfloat16-forward": "forward, bfloat16",
-    "bfloat16-training": "training step, bfloat16",
-}
-
-
+BY_BACKEND = {title: f"_{name}" for name, title in BACKENDS.items()}
 # Files
 
 
@@ -57,10 +36,10 @@ def named(name):
     return {row["name"]: row for row in results(name)["rows"]}
 
 
-def surroundings(report):
-    """What a file of results was measured on, in a line."""
-    backend = report["backend"]
-    versions, machine = report["versions"], report["machine"]
+def measured(name, shown):
+    """A table, after a line of what its file was measured on."""
+    report = results(name)
+    backend, versions, machine = (report[field] for field in ("backend", "versions", "machine"))
     parts = [f"{BACKENDS[backend]} {versions[backend]}", f"Keras {versions['keras']}"]
     if report.get("onednn") is not None:
         parts.append(f"oneDNN {'on' if report['onednn'] else 'off'}")
@@ -69,7 +48,7 @@ def surroundings(report):
         parts += [name for name in machine.get("vector extensions", ()) if name != "avx2"]
     else:
         parts.append(machine["device"])
-    return f"{', '.join(parts)}; {report['date'][:10]}."
+    return f"{', '.join(parts)}; {report['date'][:10]}.\n\n{shown}"
 
 
 # Cells and tables
@@ -126,60 +105,40 @@ def seconds(row):
 
 # Tables
 
+
+def sized(batch, length, features, heads):
+    return f"T{length} (B{batch} D{features} H{heads})"
+
+
+LENGTHS = {sized(*four): name for name, four in attention.SIZES.items()}
+SUMMARY = {f"{name}-training": f"training step, {size}" for size, name in LENGTHS.items()}
+SUMMARY["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
+SUMMARY["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
+# The second line of a position has its size alone.
+POSITIONS = {
+    name.format(length): f"{work}, {sized(*four)}" if length == 1024 else sized(*four)
+    for name, (work, *_) in attention.POSITIONS.items()
+    for length, four in attention.PARTS.items()
+}
+LONG = {name: work for name, (work, *_) in attention.LONG.items()}
+EAGER = {name: work for name, (work, _) in eager.ROWS.items()}
+TIME = "time, ours / Keras's layer"
 # With a column for each setting: what is over the titles, the files, what a cell has, and titles by
 # the names of rows.
 ACROSS = {
-    "summary": (
-        *("time, ours / Keras's layer", "attention", SETTINGS, ratio),
-        {
-            **{f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()},
-            "long-all-three": "training step, T4096, padding, causal, dropout 0.1",
-            "window-training": "T8192 (B1 D256 H4), a window of 257 keys",
-        },
-    ),
-    "positions": (
-        *("time of a training step", "attention", SETTINGS, ratio),
-        {
-            "rotary-1024": "`rotary`, against ours without, T1024 (B1 D128 H8)",
-            "rotary-2048": "T2048 (B1 D256 H4)",
-            "alibi-1024": "`alibi`, against ours without, T1024 (B1 D128 H8)",
-            "alibi-2048": "T2048 (B1 D256 H4)",
-            "relative_bias-1024": "`relative_bias`, against ours without, T1024 (B1 D128 H8)",
-            "relative_bias-2048": "T2048 (B1 D256 H4)",
-            "shaw-1024": "Shaw's embeddings, against Keras's layer without, T1024 (B1 D128 H8)",
-            "shaw-2048": "T2048 (B1 D256 H4)",
-        },
-    ),
-    "long": (
-        *("", "attention", SETTINGS, ratio_or_memory),
-        {
-            "window-training": "window of 257 keys, T8192, time, ours / Keras's",
-            "window-memory": "window of 257 keys, T8192, memory, ours / Keras's",
-            "window-growth": "the window's time at T65536 / at T8192",
-            "masked-memory": "memory at T16384, padding, causal, dropout",
-            "longest-memory": "memory at T32768",
-            "decoding-reading": "a token over a cache of 8192 / reading the cache",
-            "decoding": "a token over a cache, one key head / eight",
-        },
-    ),
-    "eager": (
-        *("time", "eager", EAGER, over_other),
-        {
-            "layer": "`MultiHeadAttention` / Keras's",
-            "causal": "the same, causal",
-            "block": "`TransformerBlock` / KerasHub's `TransformerEncoder`",
-            "token": "a token with a cache / without, both ours",
-        },
-    ),
+    "summary": (TIME, "attention", SETTINGS, ratio, SUMMARY),
+    "positions": ("time of a training step", "attention", SETTINGS, ratio, POSITIONS),
+    "long": ("", "attention", SETTINGS, ratio_or_memory, LONG),
+    "eager": ("time", "eager", BY_BACKEND, over_other, EAGER),
 }
 
 
-def attention(end):
-    """All tasks at three lengths, for one setting."""
-    found, columns = named(f"attention{end}"), {size: length for length, size in LENGTHS.items()}
-    cell = lambda length, task: ratio(found.get(f"{length}-{task}"))  # noqa: E731
-    shown = grid("time, ours / Keras's layer", columns, TASKS, cell)
-    return f"{surroundings(results(f'attention{end}'))}\n\n{shown}"
+def by_length(end):
+    """All tasks of benchmarks.attention at three lengths, for one setting."""
+    found = named(f"attention{end}")
+    cell = lambda length, work: ratio(found.get(work.format(length)))  # noqa: E731
+    works = {name: work for name, (work, *_) in attention.WORKS.items()}
+    return measured(f"attention{end}", grid(TIME, LENGTHS, works, cell))
 
 
 def over_length():
@@ -191,7 +150,7 @@ def over_length():
         rows[-1] += [f"{side['ms']:,.0f} ms" if "ms" in side else "" for side in sides]
         rows[-1] += [figure(side.get("GB"), " GB") for side in sides]
     head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
-    return f"{surroundings(results('attention_over_length'))}\n\n{table(head, rows)}"
+    return measured("attention_over_length", table(head, rows))
 
 
 def gpu(name):
@@ -204,26 +163,20 @@ def gpu(name):
         )
         rows.append([row["work"], row["against"], *times, ratio(row)])
     head = ["work", "against", "ours, ms", "other, ms", "ours / other"]
-    checks = report["kernels"]
-    apart = sum(not check["agrees"] for check in checks)
-    checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart.\n\n"
-    title = f"### {BACKENDS[report['backend']]} on a GPU\n\n"
-    return f"{title}{surroundings(report)}\n\n{checked}{table(head, rows)}"
+    checks = [check["agrees"] for check in report["kernels"]]
+    apart = len(checks) - sum(checks)
+    checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart."
+    shown = measured(name, f"{checked}\n\n{table(head, rows)}")
+    return f"### {BACKENDS[report['backend']]} on a GPU\n\n{shown}"
 
 
-def models():
+def whole_models():
     """Whole models against KerasHub's and `transformers`'s."""
     found, rows = named("models"), []
-    for name, *words in (
-        ("gpt2-training", "GPT-2, training step, B4 T128, dropout 0.1", "KerasHub"),
-        ("bert-training", "BERT, training step, B4 T128, dropout 0.1", "KerasHub"),
-        ("gpt2-greedy", "GPT-2, 64 tokens after 32, greedy", "KerasHub"),
-        ("gpt2-greedy-rows", "the same of 8 prompts at once", "KerasHub"),
-        ("gpt2-static-cache", "GPT-2, 64 tokens after 32", "`transformers`, static cache"),
-    ):
-        rows.append([*words, *seconds(found[name]), over_other(found[name])])
-    head = ["work", "against", "ours", "other", "ours / other"]
-    return f"{surroundings(results('models'))}\n\n{table(head, rows)}"
+    for name, (*words, _) in models.ROWS.items():
+        if not name.startswith("language"):
+            rows.append([*words, *seconds(found[name]), over_other(found[name])])
+    return measured("models", table(["work", "against", "ours", "other", "ours / other"], rows))
 
 
 def generation():
@@ -278,35 +231,30 @@ def square_sequences():
     return table([*head, "seeds in which attention is better"], rows)
 
 
+# Titles of a layer and the softmax that it is compared with, and what is divided by what.
+LINEAR = {
+    "step, `{0}` / softmax, T2048": ("steps 2048 {0}", "steps 2048 {1}"),
+    "step, `{0}` / softmax, T8192": ("steps 8192 {0}", "steps 8192 {1}"),
+    "step, `{0}`, T65536 / T8192": ("steps 65536 {0}", "steps 8192 {0}"),
+    "step, `{0}`, T65536 / T8192, memory kept": ("steps_kept 65536 {0}", "steps_kept 8192 {0}"),
+    "memory of a step, `{0}` / softmax, T8192": ("memory 8192 {0}", "memory 8192 {1}"),
+    "token, `{0}`, after 100,000 / after 10": ("tokens 100000 {0}", "tokens 10 {0}"),
+}
+
+
 def linear():
-    """Layers in linear time, against softmax."""
-    files = {
-        title: {
-            (row["figure"], row["length"], row["name"]): row["value"]
-            for row in results(f"linear{end}")["rows"]
-        }
-        for title, end in SHORTER.items()
-    }
-    rows, softmax = {}, "MultiHeadAttention"
+    """Layers in linear time, against softmax; of memory, those of low rank."""
+    files, rows = {}, {}
+    for title, end in SHORTER.items():
+        found = results(f"linear{end}")["rows"]
+        files[title] = {"{figure} {length} {name}".format(**row): row["value"] for row in found}
     low_rank = dict.fromkeys(("LinformerAttention", "NystromAttention"), "softmax of all pairs")
-    names = {name for file in files.values() for *_, name in file} - {softmax, *low_rank.values()}
-    for name in sorted(names):
-        other = low_rank.get(name, softmax)
-        compared = {
-            "step, `{}` / softmax, T2048": (("steps", 2048, name), ("steps", 2048, other)),
-            "step, `{}` / softmax, T8192": (("steps", 8192, name), ("steps", 8192, other)),
-            "step, `{}`, T65536 / T8192": (("steps", 65536, name), ("steps", 8192, name)),
-            "step, `{}`, T65536 / T8192, memory kept": (
-                *(("steps_kept", 65536, name), ("steps_kept", 8192, name)),
-            ),
-        }
-        if name in low_rank:
-            title = "memory of a step, `{}` / softmax, T8192"
-            compared[title] = ("memory", 8192, name), ("memory", 8192, other)
-        else:
-            title = "token, `{}`, after 100,000 / after 10"
-            compared[title] = ("tokens", 100_000, name), ("tokens", 10, name)
-        rows |= {pair: title.format(name) for title, pair in compared.items()}
+    softmax = {"MultiHeadAttention", *low_rank.values()}
+    for name in sorted({row["name"] for row in found} - softmax):
+        both = name, low_rank.get(name, "MultiHeadAttention")
+        for title, (one, other) in LINEAR.items():
+            if name in low_rank or not title.startswith("memory"):
+                rows[one.format(*both), other.format(*both)] = title.format(name)
 
     def cell(file, row):
         one, other = map(file.get, row)
@@ -359,12 +307,13 @@ def movie_reviews():
 
 TABLES = {
     **{name: functools.partial(across, *given) for name, given in ACROSS.items()},
-    **{title.lower(): functools.partial(attention, end) for title, end in SETTINGS.items()},
+    **{title.lower(): functools.partial(by_length, end) for title, end in SETTINGS.items()},
+    "models": whole_models,
     "gpu": lambda: "\n".join(map(gpu, ("gpu_jax", "gpu_torch"))),
     **{
         table.__name__.replace("_", " "): table
         for table in (
-            *(linear, over_length, models, generation, llama_block),
+            *(linear, over_length, generation, llama_block),
             *(square_sequences, movie_reviews, choosing),
         )
     },
