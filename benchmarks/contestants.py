@@ -112,11 +112,7 @@ def _our_call(layer, case, x, mask=None, bias=None):
 class Biased(keras.layers.MultiHeadAttention):
     """Keras's layer, which takes no bias, around Keras's function, which does: set `bias`."""
 
-    bias = None
-
     def _compute_attention(self, query, key, value, attention_mask=None, *options, **named):
-        if self.bias is None:
-            return super()._compute_attention(query, key, value, attention_mask, *options, **named)
         return ops.dot_product_attention(query, key, value, self.bias, attention_mask), None
 
 

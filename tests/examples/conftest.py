@@ -17,6 +17,15 @@ def figures(output):
     return json.loads((output / "figures.json").read_text(encoding="utf-8"))
 
 
+def ran(main, output, *arguments, files=("model.keras", "tokenizer.json")):
+    """What a run wrote down that ended well, and left these files."""
+    assert main([*map(str, arguments), "--output", str(output)]) == 0
+    assert {path.name for path in output.iterdir()} == {"figures.json", *files}
+    said = figures(output)
+    assert said["finished"]
+    return said
+
+
 def dialogues(turns):
     """The beginning of the sample of `examples.language_model`."""
     from examples import language_model

@@ -12,7 +12,7 @@ from examples.imdb_classification import main
 from examples.imdb_reviews import Reviews
 from examples.shared import UsageError
 from keras_attention.visualization import collect_attention
-from tests.examples.conftest import figures
+from tests.examples.conftest import ran
 
 TEXTS = ["superb", "a dull plot , dull", "the plot was superb and the plot was not dull at all"]
 
@@ -234,19 +234,16 @@ def test_a_run_trains_saves_and_predicts(folder, tmp_path, capsys, name):
     options = ["--vocabulary-size", 200, "--max-length", 12, "--epochs", 3]
     if name == "best":
         options = ["--validation", 0.25, "--mixed-precision", "--epochs", 1]
+    files = {"model.keras", "tokenizer.json"} | ({"ngrams.npz"} if name == "best" else set())
     try:
-        common = ["--data-dir", folder, "--output", tmp_path / "run"]
-        assert main(["--model", name, *options, *common]) == 0
+        given = "--model", name, "--data-dir", folder
+        said = ran(main, tmp_path / "run", *given, *options, files=files)
     finally:
         keras.config.set_dtype_policy("float32")
-    said = figures(tmp_path / "run")
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(said["epochs"][0])
     assert 0.0 <= said["test_accuracy"] <= 1.0 and said["dataset"] == "imdb (aclImdb folder)"
-    expected = {"figures.json", "model.keras", "tokenizer.json"}
     if name == "best":
         assert said["sizes"] == {"train": 48, "validation": 16, "test": 32}
-        expected |= {"ngrams.npz"}
-    assert {file.name for file in (tmp_path / "run").iterdir()} == expected
     capsys.readouterr()
     not_utf_8 = b"Am\xe9lie dull".decode("utf-8", "surrogateescape")
     given = ["The plot was superb, zyxxy.", "dull " * 20_000, not_utf_8, "", "?!", "zyxxy xyzzy"]
@@ -345,11 +342,7 @@ def test_a_step_changes_only_what_is_to_be_trained(lora, gpt2):
 def test_a_run_from_a_folder_trains_and_saves(gpt2, folder, tmp_path):
     common = ["--max-length", 16, "--batch-size", 16, "--epochs", 2, "--data-dir", folder]
     output = tmp_path / "run"
-    assert main(["--pretrained", gpt2, "--lora", 2, *common, "--output", output]) == 0
-    assert {file.name for file in output.iterdir()} == {
-        "figures.json", "model.keras", "tokenizer.json",
-    }  # fmt: skip
-    said = figures(output)
+    said = ran(main, output, "--pretrained", gpt2, "--lora", 2, *common)
     assert said["settings"]["learning_rate"] == 5e-4
     # The adapters are in the kernels, whose number is that of the folder's model and the head.
     saved = keras.models.load_model(output / "model.keras")

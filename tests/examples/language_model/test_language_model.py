@@ -12,7 +12,7 @@ from tokenizers.decoders import DecodeStream
 from examples import language_model, shared, texts
 from examples.language_model import main
 from tests.arrays import numpy
-from tests.examples.conftest import dialogues, figures
+from tests.examples.conftest import dialogues, ran
 
 SIZES = {"layers": 1, "heads": 2, "dim": 16, "context": 8}
 VOCABULARY = 11
@@ -114,12 +114,8 @@ def test_a_run_leaves_what_it_says_and_generates(text_file, tmp_path, capsys):
     finished = tmp_path / "run"
     options = ["--preset", "small", "--batch-size", 4, "--steps", 6, "--measure-every", 3]
     options += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
-    options += ["--dropout", 0.1, "--data", text_file, "--output", finished]
-    assert main(options) == 0
-    said = figures(finished)
-    assert said["finished"] and len(said["epochs"]) == 2
-    names = {"figures.json", "model.keras", "tokenizer.json"}
-    assert {path.name for path in finished.iterdir()} == names
+    said = ran(main, finished, *options, "--dropout", 0.1, "--data", text_file)
+    assert len(said["epochs"]) == 2
     model, tokenizer, context = language_model.load(finished)
     text = text_file.read_text(encoding="utf-8")
     held_out = text[int(0.9 * len(text)) :]

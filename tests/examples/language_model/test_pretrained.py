@@ -6,7 +6,7 @@ from examples import language_model
 from examples.language_model import main
 from keras_attention import convert
 from tests.arrays import close, numpy
-from tests.examples.conftest import figures
+from tests.examples.conftest import ran
 
 TRAINED = ["--context", 8, "--batch-size", 4, "--steps", 4, "--measure-every", 2]
 
@@ -14,8 +14,7 @@ TRAINED = ["--context", 8, "--batch-size", 4, "--steps", 4, "--measure-every", 2
 def test_a_folder_is_trained_further(gpt2, text_file, tmp_path, capsys):
     output = tmp_path / "run"
     options = ["--pretrained", gpt2, *TRAINED, "--learning-rate", 1e-3]
-    assert main([*options, "--data", text_file, "--output", output]) == 0
-    said = figures(output)
+    said = ran(main, output, *options, "--data", text_file)
     losses = [epoch["val_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.2 * np.log(300)
     assert said["validation_loss_per_character"] < said["validation_loss"]

@@ -9,7 +9,7 @@ import sacrebleu
 
 from examples import pairs, shared, texts, translation
 from tests.arrays import numpy
-from tests.examples.conftest import figures
+from tests.examples.conftest import ran
 
 KINDS = ["shaw", "rotary", "sin-cos", "bahdanau", "luong"]
 TINY = ["--sample", "--small", "--vocabulary-size", "400", "--batch-tokens", "512", "--beams", "2"]
@@ -108,20 +108,18 @@ def test_schedules_rise_to_the_rate_and_fall(schedule):
 # Runs
 
 
-def train(*arguments, lengths=(16, 64)):
-    """The status of a run with few lengths of batches, for each of which a program is compiled."""
+def train(output, *arguments):
+    """A run with few lengths of batches, for each of which a program is compiled."""
+    files = "alignment.png", "model.keras", "test.txt", "tokenizer.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translation, "LENGTHS", np.array(lengths))
-        return translation.main([*TINY, *map(str, arguments)])
+        patch.setattr(translation, "LENGTHS", np.array((16, 64)))
+        return ran(translation.main, output, *TINY, *arguments, files=files)
 
 
 @pytest.mark.slow
 def test_a_run_leaves_what_it_says(tmp_path, monkeypatch):
-    assert train("--epochs", 2, "--limit", 120, "--output", tmp_path) == 0
-    said = figures(tmp_path)
-    assert said["finished"] and said["settings"]["sizes"]["train"] == 120
-    names = {"alignment.png", "figures.json", "model.keras", "test.txt", "tokenizer.json"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    said = train(tmp_path, "--epochs", 2, "--limit", 120)
+    assert said["settings"]["sizes"]["train"] == 120
     translations = (tmp_path / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
     english, german = pairs.load(sample=True)[1]["test"]
     assert said["test_bleu"] == sacrebleu.corpus_bleu(translations, [german]).score
@@ -142,6 +140,4 @@ def test_a_run_leaves_what_it_says(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_recurrent_model_runs(tmp_path):
-    command = ["--limit", 40, "--epochs", 1, "--beams", 1, "--model", "luong"]
-    assert train(*command, "--output", tmp_path) == 0
-    assert figures(tmp_path)["finished"] and (tmp_path / "alignment.png").exists()
+    train(tmp_path, "--limit", 40, "--epochs", 1, "--beams", 1, "--model", "luong")
