@@ -35,11 +35,8 @@ def test_a_run(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(sys, "argv", command)
     assert attention.main() == 0
     report = json.loads(path.read_text(encoding="utf-8"))
-    assert [row["name"] for row in report["rows"]] == [
-        "short-forward",
-        "decoding",
-        "decoding-reading",
-    ]
+    names = [row["name"] for row in report["rows"]]
+    assert names == ["short-forward", "decoding-reading", "decoding"]
     assert all(row["ours"]["ms"] > 0 and row["ratio"] > 0 for row in report["rows"])
     assert report["versions"]["keras"] and report["machine"]["cores"]
     said = capsys.readouterr().out
