@@ -251,10 +251,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, adapters, ca
 def test_tokenizers(kind, tmp_path):
     size = {"words": 8, "bpe": 300, "unigram": 40}[kind]
     options = {"word": r"\w+(?:'\w+)*", "lowercase": True} if kind == "words" else {}
-    made, same = (
-        texts.train_tokenizer(kind, SENTENCES, size, ["[START]"], **options) for _ in range(2)
-    )
-    assert made.to_str() == same.to_str()
+    made = texts.train_tokenizer(kind, SENTENCES, size, ["[START]"], **options)
     made.enable_truncation(2)
     with Run(tmp_path, PROGRAM, {}) as run:
         run.begin()

@@ -23,10 +23,18 @@ def tiny(kind, dropout=0.2):
     return translation.recurrent(40, kind, 8, 8, dropout)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
+def subwords():
     english, german = pairs.load(sample=True)[1]["train"]
     return texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return subwords()
+
+
+def test_subwords_are_those_of_the_texts(tokenizer):
+    assert subwords().to_str() == tokenizer.to_str()
 
 
 # Batches
