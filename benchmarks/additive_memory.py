@@ -4,17 +4,17 @@ Our `kernels.additive` against the same equation written down, `Σ_u v_u tanh(q_
 array (B, T, S, H, U), forward and in a training step (scores, and the gradients of all three
 arguments), on the backend that KERAS_BACKEND names. Each figure is from a separate process: what
 its largest resident set grew by after imports and a small warm-up. It is shown beside what the
-array of all hidden units alone would take. Seconds are those of one run after the first, as a
-rough guide.
+array of all hidden units alone would take. Seconds are the median of a few runs after the first,
+as a rough guide.
 """
+
+import itertools
 
 import keras
 import numpy as np
 
 from benchmarks import runner
-from benchmarks.attention.backends import BACKEND, compiled
-from benchmarks.attention.cases import Case
-from benchmarks.attention.contestants import NoWeights
+from benchmarks.backends import BACKEND, compiled
 from keras_attention.backend import backend
 from keras_attention.kernels import additive
 
@@ -41,61 +41,44 @@ def inputs(case):
     return [ops.convert_to_tensor(array.astype("float32")) for array in arrays]
 
 
-def measure(ours, case, train, mode):
-    """One figure, in this process."""
+def run(ours, case, train, mode):
+    """A function that computes scores, or them and their gradients, once."""
     function = additive.additive if ours else written_down
 
     def gradients(*arrays):
         scores, pull = backend.vjp(function, arrays)
         return pull(ops.ones_like(scores))
 
-    def run(case):
-        layer = NoWeights(gradients if train else function)
-        how = Case(1, case["T"], 1, 1, training=False, xla=mode == "jit_compile")
-        step = compiled(layer.function, layer, inputs(case), how)
-        step()
-        return step
+    call = gradients if train else function
+    return compiled(call, inputs(case), xla=mode == "jit_compile")
 
-    small = {**case, "B": 1, "T": 8, "S": 8}
-    grown, step = runner.growth(lambda: run(small), lambda: run(case))
-    (taken,) = runner.milliseconds(step, 1)
-    return {"megabytes": round(grown, 1), "seconds": round(taken / 1000, 3)}
+
+def figures(ours, case, *how):
+    short = {**case, "B": 1, "T": 8, "S": 8}
+    found = runner.growth("additive_memory", "run", [ours, short, *how], [ours, case, *how])
+    return {"megabytes": round(found["MiB"], 1), "seconds": round(found["ms"] / 1000, 3)}
 
 
 def rows(options):
-    for case in SMALL if options.small else CASES:
+    cases = SMALL if options.small else CASES
+    for case, mode, train in itertools.product(cases, MODES[BACKEND], (False, True)):
         hidden = 4 * case["B"] * case["T"] * case["S"] * case["H"] * case["U"]
-        for mode in MODES[BACKEND]:
-            for train in (False, True):
-                found = {
-                    name: runner.in_a_process("additive_memory", "measure", ours, case, train, mode)
-                    for name, ours in (("ours", True), ("written_down", False))
-                }
-                yield {
-                    "backend": BACKEND,
-                    **case,
-                    "mode": mode,
-                    "step": "training" if train else "forward",
-                    "hidden_units_megabytes": round(hidden / 2**20, 1),
-                    **found,
-                }
+        yield {
+            "backend": BACKEND,
+            **case,
+            "mode": mode,
+            "step": "training" if train else "forward",
+            "hidden_units_megabytes": round(hidden / 2**20, 1),
+            "ours": figures(True, case, train, mode),
+            "written_down": figures(False, case, train, mode),
+        }
 
 
 def main():
-    options = runner.parsed(runner.parser(__doc__))
-
-    def text(row):
-        sizes = " ".join(f"{axis}{row[axis]}" for axis in "BTSHU")
-        ours, plain = row["ours"], row["written_down"]
-        return (
-            f"{BACKEND} {row['mode']:11} {row['step']:8} {sizes}: "
-            f"ours {ours['megabytes']:8.1f} MB {ours['seconds']:7.3f} s, "
-            f"written down {plain['megabytes']:8.1f} MB {plain['seconds']:7.3f} s"
-        )
-
+    options = runner.parsed(__doc__)
     # Each backend has a separate run, and all of them one file.
     identity = ("backend", *CASES[0], "mode", "step")
-    runner.report(rows(options), options, text, identity=identity, dtype="float32")
+    runner.report(rows(options), options, identity=identity, dtype="float32")
 
 
 if __name__ == "__main__":

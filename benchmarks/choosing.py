@@ -13,8 +13,11 @@ memory, in rows of their own. A JSON file that is there already is added to.
 """
 
 import dataclasses
+import functools
+import itertools
 import math
 import pathlib
+import sys
 import time
 from collections.abc import Callable
 
@@ -23,6 +26,7 @@ import numpy as np
 
 import keras_attention as ka
 from benchmarks import runner
+from keras_attention.patterns import Causal, Global, RandomBlocks, SlidingWindow
 
 WIDTH, HEADS, SIZE, BLOCKS = 64, 4, 16, 2
 NEAR, FIRST = 32, 4  # A window to either side, and tokens that see all and are seen by all.
@@ -36,7 +40,7 @@ class Task:
     `draw_test(rng, count)` gives several such, those of each length; without it, they are drawn.
     """
 
-    draw: Callable
+    draw: Callable | None
     length: int
     vocabulary: int
     classes: int
@@ -54,14 +58,8 @@ def draw_copies(rng, count):
     return rows[:, :-1], symbols
 
 
-OPERATORS = {
-    "MAX": max,
-    "MIN": min,
-    "MED": lambda x: int(np.median(x)),
-    "SM": lambda x: sum(x) % 10,
-}
-# 0 is padding; digits are 1 to 10.
-LIST_TOKENS = {name: 11 + i for i, name in enumerate([*OPERATORS, "]"])}
+OPERATORS = [max, min, lambda x: int(np.median(x)), lambda x: sum(x) % 10]
+DIGIT, OPERATOR, END = 1, 11, 15  # The first numbers of these tokens; 0 is padding.
 
 
 def draw_lists(rng, count, longest=64, depth=3):
@@ -70,12 +68,12 @@ def draw_lists(rng, count, longest=64, depth=3):
     def make(depth):
         if depth == 0 or rng.random() < 0.5:
             digit = int(rng.integers(10))
-            return [1 + digit], digit
-        name = list(OPERATORS)[rng.integers(len(OPERATORS))]
+            return [DIGIT + digit], digit
+        operator = rng.integers(len(OPERATORS))
         parts = [make(depth - 1) for _ in range(rng.integers(2, 6))]
         tokens = [token for part, _ in parts for token in part]
-        value = OPERATORS[name]([value for _, value in parts])
-        return [LIST_TOKENS[name], *tokens, LIST_TOKENS["]"]], value
+        value = OPERATORS[operator]([value for _, value in parts])
+        return [OPERATOR + operator, *tokens, END], value
 
     rows, labels = np.zeros((count, longest), int), np.zeros(count, int)
     for i in range(count):
@@ -86,116 +84,110 @@ def draw_lists(rng, count, longest=64, depth=3):
     return rows, labels
 
 
-class Reviews:
-    """Bytes of the reviews of a folder, the training ones drawn with replacement.
+LENGTHS = 500, 1000, 1500, 2000  # of reviews in bytes: those of a batch have similar ones
 
-    Rows of a batch have similar lengths, and together 16,000 bytes with padding.
-    """
 
-    lengths = 500, 1000, 1500, 2000
+def by_length(reviews):
+    """For each of LENGTHS, the rows of bytes that fit into it and into none before, and labels."""
+    found = [np.frombuffer(text.encode("utf-8")[:2000], "uint8") for text in reviews.texts]
+    group = np.searchsorted(LENGTHS, [len(row) for row in found])
+    parts = []
+    for i, length in enumerate(LENGTHS):
+        chosen = np.flatnonzero(group == i)
+        rows = np.zeros((len(chosen), length), int)
+        for row, j in zip(rows, chosen, strict=True):
+            row[: len(found[j])] = found[j]
+        parts.append((rows, np.asarray(reviews.labels)[chosen]))
+    return parts
 
-    def __init__(self, folder):
-        from examples.imdb_reviews import from_folder
 
-        _, train, test = from_folder(pathlib.Path(folder))
-        self.train, self.test = map(self._rows, (train, test))
+def draw_reviews(parts, rng, count):
+    """A batch of one length and as many bytes as any, in which all reviews are equally likely."""
+    size = count * LENGTHS[-1] // np.array(LENGTHS)
+    batches = [len(rows) for rows, _ in parts] / size
+    i = rng.choice(len(size), p=batches / batches.sum())
+    rows, labels = parts[i]
+    chosen = rng.integers(len(rows), size=size[i])
+    return rows[chosen], labels[chosen]
 
-    def _rows(self, reviews):
-        """For each of `lengths`, the rows that fit into it and into none before, and labels."""
-        found = [np.frombuffer(t.encode("utf-8")[:2000], "uint8") for t in reviews.texts]
-        group = np.searchsorted(self.lengths, [len(row) for row in found])
-        parts = []
-        for i, length in enumerate(self.lengths):
-            chosen = np.flatnonzero(group == i)
-            rows = np.zeros((len(chosen), length), int)
-            for row, j in zip(rows, chosen, strict=True):
-                row[: len(found[j])] = found[j]
-            parts.append((rows, np.asarray(reviews.labels)[chosen]))
-        return parts
 
-    def draw(self, rng, count):
-        """A batch of one length, in which each review is as likely as any other."""
-        size = count * self.lengths[-1] // np.array(self.lengths)
-        batches = [len(rows) for rows, _ in self.train] / size
-        i = rng.choice(len(size), p=batches / batches.sum())
-        rows, labels = self.train[i]
-        chosen = rng.integers(len(rows), size=size[i])
-        return rows[chosen], labels[chosen]
-
-    def draw_test(self, rng, count):
-        """`count` reviews of the test set, those of each length together."""
-        share = count / sum(len(rows) for rows, _ in self.test)
-        for rows, labels in self.test:
-            chosen = rng.permutation(len(rows))[: math.ceil(share * len(rows))]
-            if len(chosen):
-                yield rows[chosen], labels[chosen]
+def tested_reviews(parts, rng, count):
+    """`count` reviews, those of each length together."""
+    share = count / sum(len(rows) for rows, _ in parts)
+    for rows, labels in parts:
+        chosen = rng.permutation(len(rows))[: math.ceil(share * len(rows))]
+        if len(chosen):
+            yield rows[chosen], labels[chosen]
 
 
 TASKS = {
     "copy": Task(draw_copies, 128, 32, 32, steps=1500, test=256, causal=True),
     "lists": Task(draw_lists, 64, 16, 10, steps=4000),
-    "reviews": Task(lambda *_: None, 2000, 256, 2, steps=1500, batch=8),
+    "reviews": Task(None, 2000, 256, 2, steps=1500, batch=8),
 }
 
 
-def attention(**options):
-    return lambda length, causal: ka.MultiHeadAttention(
-        HEADS, SIZE, pattern=pattern(causal), **options
-    )
+def with_reviews(task, folder):
+    """The task with the reviews of a folder."""
+    from examples.imdb_reviews import from_folder
+
+    _, *sets = from_folder(pathlib.Path(folder))
+    draw, draw_test = map(functools.partial, (draw_reviews, tested_reviews), map(by_length, sets))
+    return dataclasses.replace(task, draw=draw, draw_test=draw_test)
 
 
-def pattern(causal):
-    return "causal" if causal else None
-
-
-def window(length, causal):
-    near = ka.patterns.SlidingWindow(NEAR, 0 if causal else NEAR)
-    return ka.MultiHeadAttention(HEADS, SIZE, pattern=near)
-
-
-def window_and_more(blocks=False):
-    """A window and the first tokens, and with `blocks` random blocks."""
+def attention(pattern=None, make=ka.MultiHeadAttention, heads=HEADS, **options):
+    """A layer of weights of pairs: `pattern(length, causal)`, by default of all, or before."""
 
     def layer(length, causal):
-        seen = ka.patterns.SlidingWindow(NEAR, NEAR) | ka.patterns.Global(FIRST)
-        if blocks:
-            # In blocks of 16, as many on average as there are of the window.
-            seen = seen | ka.patterns.RandomBlocks(length, 16, 3)
-        seen = seen & ka.patterns.Causal() if causal else seen
-        return ka.MultiHeadAttention(HEADS, SIZE, pattern=seen)
+        seen = pattern(length, causal) if pattern else "causal" if causal else None
+        return make(heads, SIZE, pattern=seen, **options)
 
     return layer
 
 
+def one_way(make, **options):
+    """A layer that reads in one direction, in every task."""
+    return lambda length, causal: make(HEADS, SIZE, **options)
+
+
+def linear(**options):
+    return lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal, **options)
+
+
+def near(length, causal):
+    return SlidingWindow(NEAR, 0 if causal else NEAR)
+
+
+def near_and_first(length, causal, blocks=False):
+    seen = SlidingWindow(NEAR, NEAR) | Global(FIRST)
+    if blocks:
+        # In blocks of 16, as many on average as there are of the window.
+        seen = seen | RandomBlocks(length, 16, 3)
+    return seen & Causal() if causal else seen
+
+
 # These have no order, and so no `copy`.
 UNORDERED = "linformer", "nystrom"
-# Those that read in one direction only do so in every task.
+CONVOLVED = {"conv_kernel_size": 4}
 MECHANISMS = {
     "softmax": attention(),
     "softmax, rotary": attention(position="rotary"),
     "sigmoid": attention(normalization="sigmoid"),
     "entmax": attention(normalization="entmax"),
-    "differential": lambda length, causal: ka.DifferentialAttention(
-        HEADS // 2, SIZE, depth=1, pattern=pattern(causal)
-    ),
-    "window": window,
-    "window, global": window_and_more(),
-    "window, global, random": window_and_more(blocks=True),
+    "differential": attention(make=ka.DifferentialAttention, heads=HEADS // 2, depth=1),
+    "window": attention(near),
+    "window, global": attention(near_and_first),
+    "window, global, random": attention(functools.partial(near_and_first, blocks=True)),
     "linformer": lambda length, causal: ka.LinformerAttention(HEADS, SIZE, length, RANK),
     "nystrom": lambda length, causal: ka.NystromAttention(HEADS, SIZE, RANK),
-    "linear": lambda length, causal: ka.LinearAttention(HEADS, SIZE, causal=causal),
-    "linear, FAVOR+": lambda length, causal: ka.LinearAttention(
-        HEADS, SIZE, causal=causal, feature_map="favor"
-    ),
-    "retention": lambda length, causal: ka.Retention(HEADS, SIZE),
-    "gated linear": lambda length, causal: ka.GatedLinearAttention(HEADS, SIZE),
-    "gated linear, convolved": lambda length, causal: ka.GatedLinearAttention(
-        HEADS, SIZE, conv_kernel_size=4
-    ),
-    "gated delta": lambda length, causal: ka.GatedDeltaNet(HEADS, SIZE),
-    "gated delta, convolved": lambda length, causal: ka.GatedDeltaNet(
-        HEADS, SIZE, conv_kernel_size=4
-    ),
+    "linear": linear(),
+    "linear, FAVOR+": linear(feature_map="favor"),
+    "retention": one_way(ka.Retention),
+    "gated linear": one_way(ka.GatedLinearAttention),
+    "gated linear, convolved": one_way(ka.GatedLinearAttention, **CONVOLVED),
+    "gated delta": one_way(ka.GatedDeltaNet),
+    "gated delta, convolved": one_way(ka.GatedDeltaNet, **CONVOLVED),
     "none": lambda length, causal: None,
 }
 
@@ -216,40 +208,34 @@ def build(task, make):
     return keras.Model(ids, keras.layers.Dense(task.classes, "softmax")(x))
 
 
-def measure(name, mechanism, seed, folder, small=False, times=None):
+def measure(name, mechanism, seed, folder, small, times):
     """Trains a model of a task and tests it, or takes so many steps."""
-    task = TASKS[name]
-    if name == "reviews":
-        reviews = Reviews(folder)
-        task = dataclasses.replace(task, draw=reviews.draw, draw_test=reviews.draw_test)
-    if small:
-        task = dataclasses.replace(task, steps=4, batch=2, test=4)
-    if times is not None:
-        task = dataclasses.replace(task, steps=times)
+    task = with_reviews(TASKS[name], folder) if name == "reviews" else TASKS[name]
+    changes = {"steps": 4, "batch": 2, "test": 4} if small else {}
+    changes |= {} if times is None else {"steps": times}
+    task = dataclasses.replace(task, **changes)
     keras.utils.set_random_seed(seed)
     rng = np.random.default_rng(seed)
     model = build(task, MECHANISMS[mechanism])
     schedule = keras.optimizers.schedules.CosineDecay(
         1e-4, task.steps, warmup_target=2e-3, warmup_steps=task.steps // 10
     )
+    optimizer, loss = (
+        keras.optimizers.Adam(schedule, clipnorm=1.0),
+        "sparse_categorical_crossentropy",
+    )
     jit = keras.backend.backend() != "torch"
-    optimizer = keras.optimizers.Adam(schedule, clipnorm=1.0)
-    loss = "sparse_categorical_crossentropy"
     model.compile(optimizer, loss, metrics=["accuracy"], jit_compile=jit)
-    spent = []
-
-    def train():
-        for _ in range(task.steps):
-            batch = task.draw(rng, task.batch)
-            start = time.process_time()
-            model.train_on_batch(*batch)
-            spent.append(time.process_time() - start)
-
-    grown, _ = runner.growth(lambda: None, train)
+    spent, before = [], runner.peak()
+    for _ in range(task.steps):
+        batch = task.draw(rng, task.batch)
+        start = time.process_time()
+        model.train_on_batch(*batch)
+        spent.append(time.process_time() - start)
     # The median, as the first steps of each length compile.
     found = {
         "cpu_ms": 1000 * float(np.median(spent)),
-        "mib": grown,
+        "mib": runner.peak() - before,
         "weights": model.count_params(),
         "steps": task.steps,
         "seed": seed,
@@ -266,26 +252,25 @@ def measure(name, mechanism, seed, folder, small=False, times=None):
 
 
 def rows(options):
-    for task in options.tasks:
-        for mechanism in options.mechanisms:
-            if TASKS[task].causal and mechanism in UNORDERED:
-                continue
-            given = task, mechanism, options.seed, options.data_dir, options.small, options.times
-            found = runner.in_a_process("choosing", "measure", *given)
+    how = options.seed, options.data_dir, options.small, options.times
+    for task, mechanism in itertools.product(options.tasks, options.mechanisms):
+        if not (TASKS[task].causal and mechanism in UNORDERED):
+            found = runner.in_a_process("choosing", "measure", task, mechanism, *how)
             yield {"task": task, "mechanism": mechanism, **found}
 
 
 def main():
-    parser = runner.parser(__doc__)
-    parser.add_argument("tasks", nargs="+", choices=TASKS)
-    parser.add_argument("--mechanisms", nargs="*", choices=MECHANISMS, default=list(MECHANISMS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-dir", metavar="DIR", help="an unpacked aclImdb folder")
-    parser.add_argument("--times", type=int, metavar="STEPS", help="take so many, and no test")
-    options = runner.parsed(parser)
+    arguments = {
+        "tasks": {"nargs": "+", "choices": TASKS},
+        "--mechanisms": {"nargs": "*", "choices": MECHANISMS, "default": list(MECHANISMS)},
+        "--seed": {"type": int, "default": 0},
+        "--data-dir": {"metavar": "DIR", "help": "an unpacked aclImdb folder"},
+        "--times": {"type": int, "metavar": "STEPS", "help": "take so many, and no test"},
+    }
+    options = runner.parsed(__doc__, arguments)
     if "reviews" in options.tasks and not options.data_dir:
-        parser.error("reviews needs --data-dir")
-    runner.report(rows(options), options, str, identity=("task", "mechanism", "seed", "steps"))
+        sys.exit("reviews needs --data-dir")
+    runner.report(rows(options), options, identity=("task", "mechanism", "seed", "steps"))
 
 
 if __name__ == "__main__":

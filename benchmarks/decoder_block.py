@@ -15,12 +15,11 @@ import dataclasses
 import itertools
 
 import keras
-import numpy as np
 
 import keras_attention
 from benchmarks import runner
-from benchmarks.attention.backends import BACKEND, compiled
-from benchmarks.attention.cases import Case
+from benchmarks.backends import BACKEND, compiled, on_torch
+from benchmarks.contestants import Case
 from keras_attention import generation
 from keras_attention.backend import backend
 
@@ -29,41 +28,18 @@ ops = keras.ops
 EPSILON = 1e-6
 # Of the norm.
 FARTHEST = {"float32": 1e-4, "bfloat16": 5e-2}
+BATCHES = {512: 8, 2048: 2}  # of so many tokens
+WORKS = {
+    "forward": {"training": False},
+    "training": {},
+    "tokens": {"training": False, "tokens": 64},
+}
 OTHERS = ("keras_hub", "transformers", "transformers_compiled")
 
 
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Sizes of a block, of its input and of what is decoded."""
-
-    length: int
-    batch: int
-    features: int = 512
-    intermediate: int = 1376
-    heads: int = 8
-    key_heads: int = 2
-    tokens: int = 64
-
-    @property
-    def real(self):
-        """Which tokens are no padding: all of the first row, three quarters of the last."""
-        starts = np.linspace(0, self.length // 4, self.batch).astype(int)
-        return np.arange(self.length) >= starts[:, None]
-
-    def case(self, what, xla):
-        return Case(
-            self.batch, self.length, self.features, self.heads, training=what == "training", xla=xla
-        )
-
-
-SIZES = {512: Size(512, 8), 2048: Size(2048, 2)}
-SMALL = Size(8, 2, 32, 48, tokens=2)
-
-
-def states(size, dtype, length):
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((size.batch, length, size.features), dtype="float32")
-    return ops.convert_to_tensor(x, dtype=dtype)
+def sizes(case):
+    """Heads of keys, and features between the two layers of the feed-forward network."""
+    return case.heads // 4, 43 * case.features // 16
 
 
 def on_arrays(call, inputs):
@@ -71,11 +47,22 @@ def on_arrays(call, inputs):
     return keras.tree.map_structure(ops.stop_gradient, call(*inputs))
 
 
-def of_real(call, what):
-    """`call`, in training with zeros for padding, of which each library makes something else."""
-    if what != "training":
+def whole(call, case):
+    """A pass over all tokens; in training with zeros for padding, where each library differs."""
+    if not case.training:
         return call
     return lambda x, mask: ops.where(mask[..., None], call(x, mask), 0)
+
+
+def compiled_whole(call, block, case):
+    """A function that runs such a pass."""
+    inputs = case.normal(), case.mask
+    return compiled(whole(call, case), inputs, block, case.training, case.xla)
+
+
+def new_tokens(case):
+    """What is decoded, (B, tokens, D)."""
+    return case.normal(case.batch, case.tokens, case.features)
 
 
 def token(x, n):
@@ -83,36 +70,16 @@ def token(x, n):
     return ops.expand_dims(ops.take(x, n, axis=1), 1)
 
 
-# Ours
-
-
-def our_block(size, policy):
-    block = keras_attention.TransformerBlock(
-        size.intermediate,
-        size.heads,
-        activation="silu",
-        gated=True,
-        causal=True,
-        residual="pre",
-        norm="rms",
-        layer_norm_epsilon=EPSILON,
-        num_key_value_heads=size.key_heads,
-        use_bias=False,
-        position="rotary",
-        dtype=policy,
-    )
-    block.build((None, None, size.features))
-    return block
-
-
-def ours(size, what, dtype, policy, xla):
+def ours(case, policy):
     """Our block, and its work as a function."""
-    block = our_block(size, policy)
-    case = size.case(what, xla)
-    inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
-    if what != "tokens":
-        call = of_real(lambda x, mask: block(x, mask=mask), what)
-        return block, compiled(call, block, inputs, case)
+    key_heads, intermediate = sizes(case)
+    options = {"activation": "silu", "gated": True, "causal": True, "position": "rotary"}
+    options |= {"residual": "pre", "norm": "rms", "layer_norm_epsilon": EPSILON, "use_bias": False}
+    options |= {"num_key_value_heads": key_heads, "dtype": policy}
+    block = keras_attention.TransformerBlock(intermediate, case.heads, **options)
+    block.build((None, None, case.features))
+    if not case.tokens:
+        return block, compiled_whole(lambda x, mask: block(x, mask=mask), block, case)
 
     def decode(x, start):
         def step(given, n, y, *stored):
@@ -122,129 +89,95 @@ def ours(size, what, dtype, policy, xla):
 
         carry = ops.convert_to_tensor(0), x[:, :1], *keras.tree.flatten(start)
         # As `generation` has it: on PyTorch the operators of a step, without its Python.
-        return backend.while_loop(lambda n, *_: n < size.tokens, step, carry, (x,))[1]
+        return backend.while_loop(lambda n, *_: n < case.tokens, step, carry, (x,))[1]
 
-    empty = block.make_cache(size.batch, size.length + size.tokens)
-    start = on_arrays(lambda x, mask: block(x, mask=mask, cache=empty)[1], inputs)
-    inputs = states(size, dtype, size.tokens), start
+    cache = block.make_cache(case.batch, case.length + case.tokens)
+    filled = lambda x, mask: block(x, mask=mask, cache=cache)[1]  # noqa: E731
+    inputs = new_tokens(case), on_arrays(filled, (case.normal(), case.mask))
     if BACKEND == "torch":
         search = generation.compiled(decode, block)
         return block, lambda: (search(*inputs),)
-    return block, compiled(decode, block, inputs, case)
+    return block, compiled(decode, inputs, block, xla=case.xla)
 
 
-# Others'
-
-
-def hub_block(size, policy):
-    """KerasHub's Llama block, the only one of a backbone."""
+def hub(case, policy, weights=None):
+    """The work of KerasHub's Llama block as a function, with our weights if they are given."""
     import keras_hub
 
-    backbone = keras_hub.models.LlamaBackbone(
-        vocabulary_size=8,
-        num_layers=1,
-        num_query_heads=size.heads,
-        hidden_dim=size.features,
-        intermediate_dim=size.intermediate,
-        num_key_value_heads=size.key_heads,
-        layer_norm_epsilon=EPSILON,
-        dtype=policy,
-    )
-    return backbone.transformer_layers[0]
-
-
-def hub(size, what, dtype, policy, xla, weights=None):
-    """Its work as a function, with our weights if they are given."""
-    block = hub_block(size, policy)
+    key_heads, intermediate = sizes(case)
+    options = {"num_query_heads": case.heads, "num_key_value_heads": key_heads, "num_layers": 1}
+    options |= {"hidden_dim": case.features, "intermediate_dim": intermediate, "dtype": policy}
+    options |= {"layer_norm_epsilon": EPSILON, "vocabulary_size": 8}
+    backbone = keras_hub.models.LlamaBackbone(**options)
+    (block,) = backbone.transformer_layers
     if weights is not None:
         *attention, gate, intermediate, output, norm = weights
         block.set_weights([*attention, intermediate, gate, output, norm])
-    case = size.case(what, xla)
-    inputs = states(size, dtype, size.length), ops.convert_to_tensor(size.real)
-    if what != "tokens":
-        call = of_real(lambda x, mask: block(x, decoder_padding_mask=mask), what)
-        return compiled(call, block, inputs, case)
+    if not case.tokens:
+        return compiled_whole(lambda x, mask: block(x, decoder_padding_mask=mask), block, case)
 
-    features = size.features // size.heads
-    shape = size.batch, 2, size.length + size.tokens, size.key_heads, features
-    slots = np.pad(size.real, ((0, 0), (0, size.tokens)), constant_values=True)
-    slots = ops.convert_to_tensor(slots[:, None])
+    shape = case.batch, 2, case.length + case.tokens, key_heads, case.key_dim
+    new = ops.ones((case.batch, case.tokens), "bool")
+    slots = ops.concatenate([case.mask, new], axis=1)[:, None]
 
-    def filled(x, mask):
-        seen = ops.broadcast_to(slots, (size.batch, size.length, shape[2]))
-        given = {"self_attention_cache": ops.zeros(shape, dtype), "decoder_attention_mask": seen}
-        return block(x, **given, self_attention_cache_update_index=0)[1]
+    def call(x, cache, mask, at):
+        named = {"decoder_attention_mask": mask, "self_attention_cache_update_index": at}
+        return block(x, self_attention_cache=cache, **named)
+
+    def filled(x):
+        seen = ops.broadcast_to(slots, (case.batch, case.length, shape[2]))
+        return call(x, ops.zeros(shape, case.dtype), seen, 0)[1]
 
     def decode(x, cache):
-        def step(n, carry):
-            given = {"self_attention_cache": carry[1], "decoder_attention_mask": slots}
-            at = {"self_attention_cache_update_index": size.length + n}
-            return block(token(x, n), **at, **given)
+        step = lambda n, carry: call(token(x, n), carry[1], slots, case.length + n)  # noqa: E731
+        return ops.fori_loop(0, case.tokens, step, (x[:, :1], cache))[0]
 
-        return ops.fori_loop(0, size.tokens, step, (x[:, :1], cache))[0]
-
-    inputs = states(size, dtype, size.tokens), on_arrays(filled, inputs)
-    return compiled(decode, block, inputs, case)
+    inputs = new_tokens(case), on_arrays(filled, [case.normal()])
+    return compiled(decode, inputs, block, xla=case.xla)
 
 
-def transformers_block(size, what, dtype, weights, compiles):
-    """A `LlamaModel` of one block, without its last norm."""
+def of_transformers(case, weights, compiles):
+    """The work of a `LlamaModel` of one block, without its last norm."""
     import torch
     import transformers
 
-    config = transformers.LlamaConfig(
-        vocab_size=8,
-        hidden_size=size.features,
-        intermediate_size=size.intermediate,
-        num_hidden_layers=1,
-        num_attention_heads=size.heads,
-        num_key_value_heads=size.key_heads,
-        rms_norm_eps=EPSILON,
-        max_position_embeddings=4096,
-        attn_implementation="sdpa",
-    )
+    key_heads, intermediate = sizes(case)
+    options = {"num_attention_heads": case.heads, "num_key_value_heads": key_heads}
+    options |= {"hidden_size": case.features, "intermediate_size": intermediate}
+    options |= {"rms_norm_eps": EPSILON, "vocab_size": 8, "max_position_embeddings": 4096}
+    options |= {"attn_implementation": "sdpa", "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**options)
     model = transformers.LlamaModel(config)
     model.norm = torch.nn.Identity()
-    block = model.layers[0]
-    attention, feed_forward = block.self_attn, block.mlp
-    parts = (
-        *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
-        block.input_layernorm,
-        *(feed_forward.gate_proj, feed_forward.up_proj, feed_forward.down_proj),
-        block.post_attention_layernorm,
-    )
+    (block,) = model.layers
+    *attention, norm, gate, intermediate, output, last = weights
+    weights = *attention, gate, intermediate, output, norm, last
     with torch.no_grad():
-        for part, array in zip(parts, weights, strict=True):
+        for weight, array in zip(block.parameters(), weights, strict=True):
             # Heads are folded into a matrix, which PyTorch keeps transposed.
-            part.weight.copy_(torch.tensor(array).reshape(part.weight.T.shape).T)
-    x = states(size, dtype, size.length)
-    model = model.to(x.device, getattr(torch, dtype))
-    mask = torch.tensor(size.real, device=x.device).long()
+            weight.copy_(torch.tensor(array.reshape(weight.shape[::-1]).T))
+    x = case.normal()
+    model = model.to(x.device, x.dtype)
+    mask = case.mask.long()
     places = (mask.cumsum(1) - 1).clamp(min=0)
 
-    def run():
-        given = x.detach().requires_grad_(what == "training")
-        with torch.set_grad_enabled(what == "training"):
-            seen = {"attention_mask": mask, "position_ids": places, "use_cache": False}
-            output = model(inputs_embeds=given, **seen)[0]
-            if what != "training":
-                return (output,)
-            total = (output * mask[..., None]).float().square().sum()
-            return torch.autograd.grad(total, [given, *block.parameters()])
+    def call(x, mask):
+        seen = {"attention_mask": mask.long(), "position_ids": places, "use_cache": False}
+        return model(inputs_embeds=x, **seen)[0]
 
-    if what != "tokens":
-        return run
+    if not case.tokens:
+        return on_torch(whole(call, case), [*block.parameters()], [x, case.mask], case.training)
 
     # All slots, as `generate` has it: compiled, each length of a mask would be another program.
-    slots = torch.cat([mask, mask.new_ones(size.batch, size.tokens)], 1)
-    cache = transformers.StaticCache(config, max_cache_len=size.length + size.tokens)
+    slots = torch.cat([mask, mask.new_ones(case.batch, case.tokens)], 1)
+    cache = transformers.StaticCache(config, max_cache_len=case.length + case.tokens)
     given = {"attention_mask": slots, "past_key_values": cache, "use_cache": True}
     with torch.no_grad():
         model(inputs_embeds=x, position_ids=places, **given)
     (layer,) = cache.layers
     arrays = layer.keys, layer.values, layer.cumulative_length
     filled = [(array, array.clone()) for array in arrays]
-    tokens = states(size, dtype, size.tokens)
+    tokens = new_tokens(case)
     step = torch.compile(model, dynamic=False) if compiles else model
 
     @torch.no_grad()
@@ -253,7 +186,7 @@ def transformers_block(size, what, dtype, weights, compiles):
         for array, start in filled:
             array.copy_(start)
         at = places[:, -1:]
-        for n in range(size.tokens):
+        for n in range(case.tokens):
             at = at + 1
             y = step(inputs_embeds=tokens[:, n : n + 1], position_ids=at, **given)[0]
         return (y,)
@@ -261,48 +194,38 @@ def transformers_block(size, what, dtype, weights, compiles):
     return decode
 
 
-WORKS = "forward", "training", "tokens"
+NAMES = [
+    f"{dtype}-{length}-{work}-{other}"
+    for dtype, length, work, other in itertools.product(FARTHEST, BATCHES, WORKS, OTHERS)
+    if other == "keras_hub" or BACKEND == "torch"
+    if other != "transformers_compiled" or work == "tokens"
+]
 
 
-def row_names():
-    """Names of all rows of this backend."""
-    others = OTHERS if BACKEND == "torch" else OTHERS[:1]
-    parts = itertools.product(FARTHEST, map(str, SIZES), WORKS, others)
-    names = ["-".join(row) for row in parts]
-    return [name for name in names if "compiled" not in name or "tokens" in name]
-
-
-def sides(name, small, xla):
-    """What a row is, our side and the other."""
+def sides(name, options):
     dtype, length, what, other = name.split("-")
-    size = SMALL if small else SIZES[int(length)]
-    mixed = dtype == "bfloat16" and what == "training" and other == "keras_hub"
-    policy = "mixed_bfloat16" if mixed else dtype
-    block, our = ours(size, what, dtype, policy, xla)
+    given = {"training": False, **WORKS[what], "dtype": dtype, "padding": "left"}
+    case = Case(BATCHES[int(length)], int(length), 512, 8, **given)
+    if options.small:
+        case = dataclasses.replace(case, batch=2, length=8, features=32, tokens=min(case.tokens, 2))
+    policy = case.policy if what == "training" and other == "keras_hub" else dtype
+    block, our = ours(case, policy)
     weights = [ops.convert_to_numpy(ops.cast(w, "float32")) for w in block.weights]
     if other == "keras_hub":
-        their = hub(size, what, dtype, policy, xla, weights)
+        their = hub(case, policy, weights)
     else:
-        their = transformers_block(size, what, dtype, weights, other == "transformers_compiled")
-    real = size.real[..., None] if what != "tokens" else 1
+        their = of_transformers(case, weights, other == "transformers_compiled")
+    real = 1 if case.tokens else ops.convert_to_numpy(case.mask)[..., None]
     apart = runner.distance(
         *(ops.convert_to_numpy(ops.cast(run()[0], "float32")) * real for run in (our, their))
     )
     if not apart < FARTHEST[dtype]:
         raise ValueError(f"the two sides of {name} differ by {apart:.2g} of the norm")
-    return f"B{size.batch} T{size.length} {what}, {policy}, {other}", our, their
-
-
-def rows(names, options):
-    for name in names:
-        yield name, *sides(name, options.small, options.jit)
+    return f"B{case.batch} T{case.length} {what}, {policy}, {other}", our, their
 
 
 def main():
-    def about(options):
-        return {"jit": options.jit}
-
-    runner.compare(__doc__, row_names(), rows, about, jit="compile with XLA on TensorFlow")
+    runner.turns(sides, runner.parsed(__doc__, rows=NAMES))
 
 
 if __name__ == "__main__":

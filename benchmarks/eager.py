@@ -11,30 +11,26 @@ import keras_attention
 from benchmarks import runner
 
 
-def layer():
-    x = keras.random.normal((1, 16, 64), seed=0)
-    ours, other = keras_attention.MultiHeadAttention(8, 16), keras.layers.MultiHeadAttention(8, 16)
-    return lambda: ours(x, x), lambda: other(x, x)
+def sequence(tokens=16):
+    return keras.random.normal((1, tokens, 64), seed=0)
 
 
-def causal():
-    x = keras.random.normal((1, 16, 64), seed=0)
-    ours = keras_attention.MultiHeadAttention(8, 16, pattern="causal")
-    other = keras.layers.MultiHeadAttention(8, 16)
-    return lambda: ours(x, x), lambda: other(x, x, use_causal_mask=True)
+def layers(pattern=None, **options):
+    ours = keras_attention.MultiHeadAttention(8, 16, pattern=pattern)
+    x, other = sequence(), keras.layers.MultiHeadAttention(8, 16)
+    return lambda: ours(x, x), lambda: other(x, x, **options)
 
 
 def block():
     from keras_hub.layers import TransformerEncoder
 
-    x = keras.random.normal((1, 16, 64), seed=0)
-    ours, other = keras_attention.TransformerBlock(128, 8), TransformerEncoder(128, 8)
+    x, ours = sequence(), keras_attention.TransformerBlock(128, 8)
+    other = TransformerEncoder(128, 8)
     return lambda: ours(x), lambda: other(x)
 
 
 def token():
-    x = keras.random.normal((1, 1, 64), seed=0)
-    ours = keras_attention.MultiHeadAttention(8, 16)
+    x, ours = sequence(1), keras_attention.MultiHeadAttention(8, 16)
     ours(x)
     cache = ours.make_cache(1, 32)
     return lambda: ours(x, cache=cache), lambda: ours(x)
@@ -42,21 +38,20 @@ def token():
 
 # What each row is, and its sides.
 ROWS = {
-    "layer": ("MultiHeadAttention, Keras's", layer),
-    "causal": ("the same with a causal mask", causal),
-    "block": ("TransformerBlock, KerasHub's TransformerEncoder", block),
-    "token": ("a token with a cache of 32, without", token),
+    "layer": ("`MultiHeadAttention` / Keras's", layers),
+    "causal": ("the same, causal", lambda: layers("causal", use_causal_mask=True)),
+    "block": ("`TransformerBlock` / KerasHub's `TransformerEncoder`", block),
+    "token": ("a token with a cache / without, both ours", token),
 }
 
 
-def rows(names, options):
-    for name in names:
-        work, sides = ROWS[name]
-        yield name, work, *sides()
+def sides(name, options):
+    work, both = ROWS[name]
+    return work, *both()
 
 
 def main():
-    runner.compare(__doc__, ROWS, rows)
+    runner.turns(sides, runner.parsed(__doc__, rows=ROWS))
 
 
 if __name__ == "__main__":

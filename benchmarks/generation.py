@@ -7,35 +7,23 @@ search, and many tokens against few. Weights are random and no token stops a row
 is as long as can be.
 """
 
-import dataclasses
+import types
 
 import keras
 import numpy as np
 
 from benchmarks import runner
+from benchmarks.models import search, step
 from examples import translation
-from keras_attention import generation
 
 ops = keras.ops
 
-
-@dataclasses.dataclass(frozen=True)
-class Size:
-    """Sizes of both models and of what they read and write."""
-
-    layers: int = 2
-    dim: int = 256
-    intermediate_dim: int = 1024
-    heads: int = 4
-    vocabulary: int = 8000
-    batch: int = 16
-    source: int = 32
-    tokens: int = 64
-    longest: int = 512
-    trained: int = 64
-
-
-SMALL = Size(1, 16, 32, 2, 50, batch=2, source=5, tokens=4, longest=8, trained=4)
+# Of both models and of what they read and write.
+SIZE = {
+    **dict(layers=2, dim=256, intermediate_dim=1024, heads=4, vocabulary=8000),
+    **dict(batch=16, source=32, tokens=64, longest=512, trained=64),
+}
+SMALL = dict(zip(SIZE, (1, 16, 32, 2, 50, 2, 5, 4, 8, 4), strict=True))
 
 
 def ours(size):
@@ -47,44 +35,40 @@ def ours(size):
 
 def theirs(size):
     """A model of KerasHub's layers, put together as in its tutorial."""
-    import keras_hub
+    from keras_hub import layers
 
     def embedded(tokens):
-        return keras_hub.layers.TokenAndPositionEmbedding(
-            size.vocabulary, max(size.source, size.tokens), size.dim, mask_zero=True
-        )(tokens)
+        longest = max(size.source, size.tokens)
+        sizes = size.vocabulary, longest, size.dim
+        return layers.TokenAndPositionEmbedding(*sizes, mask_zero=True)(tokens)
 
     source, target = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="int32")
+    sizes = size.intermediate_dim, size.heads
     x = embedded(source)
     for _ in range(size.layers):
-        x = keras_hub.layers.TransformerEncoder(size.intermediate_dim, size.heads, dropout=0.1)(x)
+        x = layers.TransformerEncoder(*sizes, dropout=0.1)(x)
     y = embedded(target)
     for _ in range(size.layers):
-        y = keras_hub.layers.TransformerDecoder(size.intermediate_dim, size.heads, dropout=0.1)(
-            y, x
-        )
+        y = layers.TransformerDecoder(*sizes, dropout=0.1)(y, x)
     return keras.Model([source, target], keras.layers.Dense(size.vocabulary)(y))
 
 
-def our_search(model, size, tokens, beams=None):
-    """A function that writes `tokens` tokens for each source sentence."""
+def tokens(size, *shape):
+    """Sentences without padding."""
+    return np.random.default_rng(0).integers(1, size.vocabulary, shape).astype("int32")
 
-    def found(source):
-        start = model.start(source, ops.ones((size.batch, 1), "int32"), tokens)
-        if beams is None:
-            return generation.greedy(model.step, *start, max_tokens=tokens).tokens
-        given = {"num_beams": beams, "max_tokens": tokens}
-        return generation.beam_search(model.step, *start, **given).tokens
 
-    search, source = generation.compiled(found, model), sentences(size, size.source)
-    return lambda: ops.convert_to_numpy(search(source))
+def our_search(model, size, count, beams=None):
+    """A function that writes `count` tokens for each source sentence."""
+    start = ops.ones((size.batch, 1), "int32")
+    return search(model, [tokens(size, size.batch, size.source), start], count, beams)
 
 
 def their_search(model, size):
     """The same as KerasHub's tutorial does it."""
     import keras_hub
 
-    source = ops.convert_to_tensor(sentences(size, size.source))
+    source = ops.convert_to_tensor(tokens(size, size.batch, size.source))
     prompt = np.zeros((size.batch, size.tokens + 1), "int32")
     prompt[:, 0] = 1
     sampler = keras_hub.samplers.GreedySampler()
@@ -99,52 +83,24 @@ def their_search(model, size):
 
 def training(model, size):
     """A function that makes one training step."""
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    source, target, labels = tokens(size, 3, size.trained, size.source)
     # XLA made a step of the translation example slower on CPUs.
-    model.compile("adam", loss, jit_compile=keras.config.backend() == "jax")
-    rng = np.random.default_rng(0)
-    shape = 3, size.trained, size.source
-    source, target, labels = rng.integers(1, size.vocabulary, shape).astype("int32")
-    return lambda: model.train_on_batch([source, target], labels)
-
-
-def sentences(size, length):
-    """Tokens (batch, length) without padding."""
-    rng = np.random.default_rng(0)
-    return rng.integers(1, size.vocabulary, (size.batch, length)).astype("int32")
-
-
-ROWS = {
-    "greedy": "{tokens} tokens",
-    "beams": "4 beams, against greedy",
-    "longer": "{longest} tokens, against our {tokens}",
-    "training": "step",
-}
-
-
-def rows(names, options):
-    size = size_of(options)
-    mine, other = ours(size), theirs(size)
-    greedy, as_taught = our_search(mine, size, size.tokens), their_search(other, size)
-    sides = {
-        "greedy": (greedy, as_taught),
-        "beams": (our_search(mine, size, size.tokens, beams=4), as_taught),
-        "longer": (our_search(mine, size, size.longest), greedy),
-        "training": (training(mine, size), training(other, size)),
-    }
-    for name in names:
-        yield name, ROWS[name].format(**dataclasses.asdict(size)), *sides[name]
-
-
-def size_of(options):
-    return SMALL if options.small else Size()
+    return step(model, [source, target], labels, keras.config.backend() == "jax", "adam")
 
 
 def main():
-    def about(options):
-        return {"size": dataclasses.asdict(size_of(options))}
-
-    runner.compare(__doc__, ROWS, rows, about)
+    options = runner.parsed(__doc__, rows=("greedy", "beams", "longer", "training"))
+    size = types.SimpleNamespace(**(SMALL if options.small else SIZE))
+    mine, other = ours(size), theirs(size)
+    greedy, as_taught = our_search(mine, size, size.tokens), their_search(other, size)
+    beams, longer = our_search(mine, size, size.tokens, 4), our_search(mine, size, size.longest)
+    rows = {
+        "greedy": (f"{size.tokens} tokens", greedy, as_taught),
+        "beams": ("4 beams, against greedy", beams, as_taught),
+        "longer": (f"{size.longest} tokens, against our {size.tokens}", longer, greedy),
+        "training": ("step", training(mine, size), training(other, size)),
+    }
+    runner.turns(lambda name, _: rows[name], options, size=vars(size))
 
 
 if __name__ == "__main__":

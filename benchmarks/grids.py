@@ -7,11 +7,10 @@ our layer, which stores no scores, and of `keras.layers.MultiHeadAttention`.
 """
 
 import keras
-import numpy as np
 
 import keras_attention
 from benchmarks import runner
-from benchmarks.attention.backends import BACKEND
+from benchmarks.backends import BACKEND, trained
 from keras_attention import patterns
 
 FULL = {"side": 64, "batch": 1, "features": 128, "heads": 4}
@@ -25,62 +24,36 @@ PATTERNS = {
 }
 
 
-def layer(name, sizes):
-    heads, size = sizes["heads"], sizes["features"] // sizes["heads"]
-    if name == "keras":
-        return keras.layers.MultiHeadAttention(heads, size)
-    pattern = PATTERNS[name](sizes["side"]) if name in PATTERNS else None
-    return keras_attention.MultiHeadAttention(heads, size, pattern=pattern)
-
-
-def model(name, sizes, jit):
-    symbol = keras.Input((sizes["side"] ** 2, sizes["features"]))
-    found = keras.Model(symbol, layer(name, sizes)(symbol, symbol))
-    found.compile("sgd", "mse", jit_compile=jit)
-    return found
-
-
 def step(name, sizes, jit):
-    """A function that trains for one batch."""
-    shape = (sizes["batch"], sizes["side"] ** 2, sizes["features"])
-    x = np.random.default_rng(0).normal(size=shape).astype("float32")
-    trained = model(name, sizes, jit)
-    return lambda: trained.train_on_batch(x, x)
-
-
-def mebibytes(name, sizes, jit):
-    """What this process grows by, after a step of a small grid."""
-    small = {**sizes, "side": 16}
-    grown, _ = runner.growth(step(name, small, jit), lambda: step(name, sizes, jit)())
-    return round(grown, 1)
-
-
-def rows(names, options):
-    sizes, jit = settings(options)
-    for name in names:
-        yield name, "training step", step(name, sizes, jit), step("all", sizes, jit)
-
-
-def memory_rows(names, options):
-    for name in (*names, "all", "keras"):
-        grown = runner.in_a_process("grids", "mebibytes", name, *settings(options))
-        yield {"name": name, "MiB": grown}
-
-
-def settings(options):
-    return SMALL if options.small else FULL, BACKEND == "jax" or options.xla
+    """A function that makes a training step."""
+    heads, features, side = sizes["heads"], sizes["features"], sizes["side"]
+    pattern = PATTERNS[name](side) if name in PATTERNS else None
+    layer = keras_attention.MultiHeadAttention(heads, features // heads, pattern=pattern)
+    if name == "keras":
+        layer = keras.layers.MultiHeadAttention(heads, features // heads)
+    return trained(lambda x: layer(x, x), (sizes["batch"], side**2, features), jit)
 
 
 def main():
-    parser = runner.parser(__doc__, PATTERNS)
-    parser.add_argument("--xla", action="store_true", help="TensorFlow's steps compiled by XLA")
-    parser.add_argument("--memory", action="store_true", help="memory instead of time")
-    options = runner.parsed(parser, PATTERNS)
-    about = {**settings(options)[0], "xla": options.xla}
+    flags = {
+        "--xla": runner.flag("TensorFlow's steps compiled by XLA"),
+        "--memory": runner.flag("memory instead of time"),
+    }
+    options = runner.parsed(__doc__, flags, PATTERNS)
+    sizes, jit = SMALL if options.small else FULL, BACKEND == "jax" or options.xla
+
+    def sides(name, options):
+        return "training step", step(name, sizes, jit), step("all", sizes, jit)
+
+    def memory(name):
+        given = [name, {**sizes, "side": 16}, jit], [name, sizes, jit]
+        return {"name": name, "MiB": round(runner.growth("grids", "step", *given)["MiB"], 1)}
+
+    about = {**sizes, "xla": options.xla}
     if options.memory:
-        runner.report(memory_rows(options.rows, options), options, str, **about)
+        runner.report(map(memory, (*options.rows, "all", "keras")), options, **about)
     else:
-        runner.turns(rows(options.rows, options), options, **about)
+        runner.turns(sides, options, **about)
 
 
 if __name__ == "__main__":

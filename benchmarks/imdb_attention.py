@@ -21,16 +21,12 @@ def measure(reviews, seeds, epochs):
     for attend in (True, False):
         for seed in seeds:
             keras.utils.set_random_seed(seed)
+            how = SETTINGS["batch_size"], lambda some: example.pad(some, SETTINGS), seed
             batches = {
                 name: training.batches_by_length(
-                    rows[name],
-                    labels[name][:, None],
-                    SETTINGS["batch_size"],
-                    lambda some: example.pad(some, SETTINGS),
-                    seed,
-                    shuffle=name == "train",
+                    rows[name], y[:, None], *how, shuffle=name == "train"
                 )
-                for name in sets
+                for name, y in labels.items()
             }
             model = imdb_ngrams.build(size, 1 + ngrams)
             for name in ("word_score", "position_score"):
@@ -47,17 +43,11 @@ def measure(reviews, seeds, epochs):
             yield {"name": name, "seed": seed, **found}
 
 
-def main(argv=None):
-    parser = runner.parser(__doc__)
-    imdb_linear.add_source(parser)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--epochs", type=int, default=SETTINGS["epochs"])
-    options = runner.parsed(parser, argv=argv)
-    if options.small:
-        options.seeds, options.epochs = [0], 1
-    source, train, _ = imdb_linear.reviews(options, parser)
-    rows = measure(train, options.seeds, options.epochs)
-    runner.report(rows, options, str, reviews=source)
+def main():
+    options = runner.parsed(__doc__, imdb_linear.SOURCE)
+    source, train, _ = imdb_linear.reviews(options)
+    seeds, epochs = ((0,), 1) if options.small else ((0, 1), SETTINGS["epochs"])
+    runner.report(measure(train, seeds, epochs), options, reviews=source)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ by its log-count ratio (Wang & Manning 2012). It has the reviews and n-grams of 
 import dataclasses
 import pathlib
 import re
+import sys
 import time
 
 import numpy as np
@@ -75,47 +76,29 @@ def measure(train, test, regularization, shares=False):
         }
 
 
-def add_source(parser):
-    """The options of where reviews come from."""
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument("--data-dir", type=pathlib.Path, help="an unpacked aclImdb folder")
-    source.add_argument("--sample", action="store_true", help="synthetic reviews, as --small has")
+# The option of where reviews come from.
+SOURCE = {"--data-dir": {"type": pathlib.Path, "help": "an unpacked aclImdb folder"}}
 
 
-def reviews(options, parser):
+def reviews(options):
     """What the reviews are, those for training and those for the test."""
-    if not (options.data_dir or options.sample or options.small):
-        parser.error("give --data-dir, an unpacked aclImdb folder, or --small")
+    if not (options.data_dir or options.small):
+        sys.exit("give --data-dir, an unpacked aclImdb folder, or --small")
     return imdb_reviews.load(options.data_dir, options.data_dir is None)
 
 
-def main(argv=None):
-    parser = runner.parser(__doc__)
-    add_source(parser)
-    parser.add_argument(
-        "--validation",
-        type=float,
-        default=0.0,
-        help="measure on this fraction of the training reviews instead of the test reviews",
-    )
-    parser.add_argument(
-        "--single-marks",
-        action="store_true",
-        help='each punctuation mark is a token, also those of "don\'t" and "..."',
-    )
-    parser.add_argument(
-        "--shares",
-        action="store_true",
-        help="log-count ratios of shares of all n-grams, not of reviews",
-    )
-    options = runner.parsed(parser, argv=argv)
-    source, train, test = reviews(options, parser)
-    if options.validation:
-        train, test = train.split(options.validation, 0)
+def main():
+    flags = {
+        "--single-marks": 'each punctuation mark is a token, also those of "don\'t" and "..."',
+        "--shares": "log-count ratios of shares of all n-grams, not of reviews",
+    }
+    flags = {name: runner.flag(words) for name, words in flags.items()}
+    options = runner.parsed(__doc__, SOURCE | flags)
+    source, *sets = reviews(options)
     if options.single_marks:
-        train, test = single_marks(train), single_marks(test)
-    rows = measure(train, test, (0.1, 1.0), options.shares)
-    return runner.report(rows, options, str, reviews=source)
+        sets = map(single_marks, sets)
+    rows = measure(*sets, (0.1, 1.0), options.shares)
+    return runner.report(rows, options, reviews=source)
 
 
 if __name__ == "__main__":

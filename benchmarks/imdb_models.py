@@ -5,6 +5,7 @@ lengths, against the same models with the layers of Keras and KerasHub, in turns
 mean in place of the pooling by attention of `transformer`, which Keras does not have.
 """
 
+import functools
 from unittest import mock
 
 import keras
@@ -47,53 +48,49 @@ def hub_transformer(size, ngrams, length):
     return keras.Model(ids, keras.layers.Activation("sigmoid")(logit))
 
 
-def step(model, name, data, jit):
+def step(model, name, data):
     optimizer = imdb_ngrams.optimizer(1000) if name == "ngrams" else keras.optimizers.Adam()
-    jit = jit or keras.backend.backend() == "jax"
-    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"], jit_compile=jit)
+    how = {"metrics": ["accuracy"], "jit_compile": keras.backend.backend() == "jax"}
+    model.compile(optimizer, "binary_crossentropy", **how)
     return lambda: model.train_on_batch(*data)
 
 
+def words(shape, size):
+    """Numbers of words, as frequent as Zipf's law has them.
+
+    How many distinct rows of a table a batch touches decides what its gradient costs.
+    """
+    return np.minimum(np.random.default_rng(0).zipf(1.1, shape), size - 1).astype("int32")
+
+
 def reviews(name, size, batch, length):
-    """Numbers of words, as frequent as Zipf's law has them, padded at random, and labels."""
-    rng = np.random.default_rng(0)
-    shape = (batch, length, *([4] if name in example.NGRAMS else []))
-    ids = np.minimum(rng.zipf(1.1, shape), size - 1).astype("int32")
+    """Words, or words and n-grams, padded at random, and labels."""
+    rng, end = np.random.default_rng(0), [4] if name in example.NGRAMS else []
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
-    return np.where(real.reshape(*real.shape, *[1] * (ids.ndim - 2)), ids, 0), rng.integers(
-        0, 2, (batch, 1)
+    ids = words((batch, length, *end), size) * real.reshape(batch, length, *[1] * len(end))
+    return ids, rng.integers(0, 2, (batch, 1))
+
+
+def sides(name, options):
+    size, length, batch, _ = example.RECIPES[name].values()
+    if options.small:
+        size, length, batch = 50, 8, 2
+    build = functools.partial(
+        example.build, {"model": name, "max_length": length}, size, ngrams=size
     )
-
-
-ROWS = ("post", "transformer", "ngrams")
-
-
-def rows(names, options):
-    for name in names:
-        size, length, batch, _ = example.RECIPES[name].values()
-        if options.small:
-            size, length, batch = 50, 8, 2
-
-        def build(name=name, size=size, length=length):
-            return example.build({"model": name, "max_length": length}, size, ngrams=size)
-
-        ours = build()
-        with (
-            mock.patch.object(keras_attention, "Attention", keras_attention_of),
-            mock.patch.object(imdb_ngrams, "Attention", keras_attention_of),
-            mock.patch.object(example, "transformer", hub_transformer),
-        ):
-            other = build()
-        data = reviews(name, size, batch, length)
-        both = (step(model, name, data, options.jit) for model in (ours, other))
-        yield name, f"a step, B{batch} T{length}", *both
+    ours, data = build(), reviews(name, size, batch, length)
+    with (
+        mock.patch.object(keras_attention, "Attention", keras_attention_of),
+        mock.patch.object(imdb_ngrams, "Attention", keras_attention_of),
+        mock.patch.object(example, "transformer", hub_transformer),
+    ):
+        other = build()
+    both = (step(model, name, data) for model in (ours, other))
+    return f"a step, B{batch} T{length}", *both
 
 
 def main():
-    def about(options):
-        return {"jit": options.jit}
-
-    runner.compare(__doc__, ROWS, rows, about, jit="compile with XLA")
+    runner.turns(sides, runner.parsed(__doc__, rows=("post", "transformer", "ngrams")))
 
 
 if __name__ == "__main__":

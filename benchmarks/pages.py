@@ -5,50 +5,27 @@ of `TABLES`. A test compares the pages with what the files say now.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import re
+import statistics
+
+from benchmarks import attention, eager, models
 
 ROOT = pathlib.Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- measured: ([\w ,]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}
 # The settings that CPU results exist for, as readers know them, and the ends of files' names.
-SETTINGS = {
-    "TensorFlow, oneDNN on": "",
-    "TensorFlow, oneDNN off": "_onednn_off",
-    "JAX": "_jax",
-    "PyTorch": "_torch",
-}
-SHORTER = {
-    "TensorFlow": "_tensorflow",
-    "oneDNN off": "_onednn_off",
-    "JAX": "_jax",
-    "PyTorch": "_torch",
-}
-LENGTHS = {
-    "short": "T80 (B32 D128 H8)",
-    "medium": "T512 (B8 D512 H8)",
-    "long": "T4096 (B1 D512 H8)",
-}
-# Rows of benchmarks.attention by the end of their names.
-TASKS = {
-    "forward": "forward",
-    "training": "training step",
-    "padding": "training step, padding mask",
-    "causal": "training step, causal",
-    "dropout": "training step, dropout 0.1",
-    "all-three": "training step, padding, causal, dropout",
-    "bias": "training step, a bias for all pairs",
-    "model": "training step, model of two blocks",
-    "forward-xla": "forward, XLA",
-    "training-xla": "training step, XLA",
-    "model-xla": "training step, model of two blocks, XLA",
-    "bfloat16-forward": "forward, bfloat16",
-    "bfloat16-training": "training step, bfloat16",
-}
+REST = {"JAX": "_jax", "PyTorch": "_torch"}
+SETTINGS = {"TensorFlow, oneDNN on": "", "TensorFlow, oneDNN off": "_onednn_off", **REST}
+SHORTER = {"TensorFlow": "_tensorflow", "oneDNN off": "_onednn_off", **REST}
+BY_BACKEND = {title: f"_{name}" for name, title in BACKENDS.items()}
+# Files
 
 
+@functools.cache
 def results(name):
     """A file of results."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
@@ -59,17 +36,42 @@ def named(name):
     return {row["name"]: row for row in results(name)["rows"]}
 
 
+def measured(name, shown):
+    """A table, after a line of what its file was measured on."""
+    report = results(name)
+    backend, versions, machine = (report[field] for field in ("backend", "versions", "machine"))
+    parts = [f"{BACKENDS[backend]} {versions[backend]}", f"Keras {versions['keras']}"]
+    if report.get("onednn") is not None:
+        parts.append(f"oneDNN {'on' if report['onednn'] else 'off'}")
+    if machine["device"] == "CPU":
+        parts.append(f"{machine['cores']} cores of {machine['processor']}")
+        parts += [name for name in machine.get("vector extensions", ()) if name != "avx2"]
+    else:
+        parts.append(machine["device"])
+    return f"{', '.join(parts)}; {report['date'][:10]}.\n\n{shown}"
+
+
+# Cells and tables
+
+
 def table(head, rows):
     """Markdown of a table; rows without any figure are left out."""
     lines = [head, ["---"] * len(head), *(row for row in rows if any(row[1:]))]
     return "".join(f"| {' | '.join(row)} |\n" for row in lines)
 
 
-def across(corner, name, settings, rows, cell):
+def grid(corner, columns, rows, cell):
+    """A table of `cell(column, row)`: columns by their titles, and titles by rows."""
+    lines = (
+        [title, *(cell(column, row) for column in columns.values())] for row, title in rows.items()
+    )
+    return table([corner, *columns], lines)
+
+
+def across(corner, name, settings, cell, rows):
     """A table with a column for each setting: `rows` are titles by the names of rows."""
-    found = [named(f"{name}{end}") for end in settings.values()]
-    rows = [[title, *(cell(file.get(row)) for file in found)] for row, title in rows.items()]
-    return table([corner, *settings], rows)
+    files = {title: named(f"{name}{end}") for title, end in settings.items()}
+    return grid(corner, files, rows, lambda file, row: cell(file.get(row)))
 
 
 def figure(value, unit=""):
@@ -85,235 +87,186 @@ def ratio(row):
     return figure(row and row["ratio"])
 
 
+def ratio_or_memory(row):
+    """The same, but for memory of which Keras's layer would take over 13 GB."""
+    alone = row and row["name"] in ("masked-memory", "longest-memory")
+    return figure(row["ours"]["GB"], " GB") if alone else ratio(row)
+
+
 def over_other(row):
     """Ours / other of a row of two sides in turns."""
     return figure(row and row["ours"]["ms"] / row["other"]["ms"])
 
 
-def surroundings(report):
-    """What a file of results was measured on, in a line."""
-    backend = report["backend"]
-    versions, machine = report["versions"], report["machine"]
-    parts = [f"{BACKENDS[backend]} {versions[backend]}", f"Keras {versions['keras']}"]
-    if report.get("onednn") is not None:
-        parts.append(f"oneDNN {'on' if report['onednn'] else 'off'}")
-    if machine["device"] == "CPU":
-        parts.append(f"{machine['cores']} cores of {machine['processor']}")
-        parts += [name for name in machine.get("vector extensions", ()) if name != "avx2"]
-    else:
-        parts.append(machine["device"])
-    return f"{', '.join(parts)}; {report['date'][:10]}."
+def seconds(row):
+    """What both sides of a row took."""
+    return [f"{row[side]['ms'] / 1000:.2f} s" for side in ("ours", "other")]
 
 
-def summary():
-    """A training step at each length, and a window, on each setting."""
-    rows = {f"{length}-training": f"training step, {size}" for length, size in LENGTHS.items()}
-    rows["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
-    rows["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
-    return across("time, ours / Keras's layer", "attention", SETTINGS, rows, ratio)
+# Tables
 
 
-def attention(end):
-    """All tasks at three lengths, for one setting."""
+def sized(batch, length, features, heads):
+    return f"T{length} (B{batch} D{features} H{heads})"
+
+
+LENGTHS = {sized(*four): name for name, four in attention.SIZES.items()}
+SUMMARY = {f"{name}-training": f"training step, {size}" for size, name in LENGTHS.items()}
+SUMMARY["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
+SUMMARY["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
+# The second line of a position has its size alone.
+POSITIONS = {
+    name.format(length): f"{work}, {sized(*four)}" if length == 1024 else sized(*four)
+    for name, (work, *_) in attention.POSITIONS.items()
+    for length, four in attention.PARTS.items()
+}
+LONG = {name: work for name, (work, *_) in attention.LONG.items()}
+EAGER = {name: work for name, (work, _) in eager.ROWS.items()}
+TIME = "time, ours / Keras's layer"
+# With a column for each setting: what is over the titles, the files, what a cell has, and titles by
+# the names of rows.
+ACROSS = {
+    "summary": (TIME, "attention", SETTINGS, ratio, SUMMARY),
+    "positions": ("time of a training step", "attention", SETTINGS, ratio, POSITIONS),
+    "long": ("", "attention", SETTINGS, ratio_or_memory, LONG),
+    "eager": ("time", "eager", BY_BACKEND, over_other, EAGER),
+}
+
+
+def by_length(end):
+    """All tasks of benchmarks.attention at three lengths, for one setting."""
     found = named(f"attention{end}")
-    rows = [
-        [title, *(ratio(found.get(f"{length}-{task}")) for length in LENGTHS)]
-        for task, title in TASKS.items()
-    ]
-    shown = table(["time, ours / Keras's layer", *LENGTHS.values()], rows)
-    return f"{surroundings(results(f'attention{end}'))}\n\n{shown}"
-
-
-def positions():
-    """What a position costs in training, on each setting."""
-    rows = {}
-    for name, words in {
-        "rotary": "`rotary`, against ours without",
-        "alibi": "`alibi`, against ours without",
-        "relative_bias": "`relative_bias`, against ours without",
-        "shaw": "Shaw's embeddings, against Keras's layer without",
-    }.items():
-        rows[f"{name}-1024"] = f"{words}, T1024 (B1 D128 H8)"
-        rows[f"{name}-2048"] = "T2048 (B1 D256 H4)"
-    return across("time of a training step", "attention", SETTINGS, rows, ratio)
-
-
-def long():
-    """Windows, memory and decoding, on each setting."""
-    rows = {
-        "window-training": "window of 257 keys, T8192, time, ours / Keras's",
-        "window-memory": "window of 257 keys, T8192, memory, ours / Keras's",
-        "window-growth": "the window's time at T65536 / at T8192",
-        "masked-memory": "memory at T16384, padding, causal, dropout",
-        "longest-memory": "memory at T32768",
-        "decoding-reading": "a token over a cache of 8192 / reading the cache",
-        "decoding": "a token over a cache, one key head / eight",
-    }
-
-    def cell(row):
-        # Of Keras's layer these would take over 13 GB.
-        if row and row["name"] in ("masked-memory", "longest-memory"):
-            return figure(row["ours"]["GB"], " GB")
-        return ratio(row)
-
-    return across("", "attention", SETTINGS, rows, cell)
+    cell = lambda length, work: ratio(found.get(work.format(length)))  # noqa: E731
+    works = {name: work for name, (work, *_) in attention.WORKS.items()}
+    return measured(f"attention{end}", grid(TIME, LENGTHS, works, cell))
 
 
 def over_length():
     """Time and memory of a training step over the length, as in the plot."""
-    report = results("attention_over_length")
-
-    def side(found, kind):
-        if not found or kind not in found:
-            return ""
-        return figure(found[kind], " GB") if kind == "GB" else f"{found['ms']:,.0f} ms"
-
-    rows = [
-        [
-            f"{int(row['name'].removeprefix('over-')):,}",
-            *(side(row.get(who), kind) for kind in ("ms", "GB") for who in ("ours", "other")),
-        ]
-        for row in report["rows"]
-    ]
-    head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
-    return f"{surroundings(report)}\n\n{table(head, rows)}"
-
-
-def eager():
-    """Calls outside of compiled programs."""
-    rows = {
-        "layer": "`MultiHeadAttention` / Keras's",
-        "causal": "the same, causal",
-        "block": "`TransformerBlock` / KerasHub's `TransformerEncoder`",
-        "token": "a token with a cache / without, both ours",
-    }
-    settings = {title: f"_{name}" for name, title in BACKENDS.items()}
-    return across("time", "eager", settings, rows, over_other)
-
-
-def gpu():
-    """What was measured on a GPU, of each backend that was."""
-    return "\n".join(_gpu(results(name)) for name in ("gpu_jax", "gpu_torch"))
-
-
-def _gpu(report):
     rows = []
+    for row in results("attention_over_length")["rows"]:
+        sides = [row.get(who, {}) for who in ("ours", "other")]
+        rows.append([f"{int(row['name'].removeprefix('over-')):,}"])
+        rows[-1] += [f"{side['ms']:,.0f} ms" if "ms" in side else "" for side in sides]
+        rows[-1] += [figure(side.get("GB"), " GB") for side in sides]
+    head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
+    return measured("attention_over_length", table(head, rows))
+
+
+def gpu(name):
+    """What was measured on a GPU, of a backend."""
+    report, rows = results(name), []
     for row in report["rows"]:
-        ours, other = row.get("ours") or {}, row.get("other") or {}
         times = (
             found["error"].replace("|", "/")[:60] if "error" in found else figure(found.get("ms"))
-            for found in (ours, other)
+            for found in (row.get("ours") or {}, row.get("other") or {})
         )
         rows.append([row["work"], row["against"], *times, ratio(row)])
     head = ["work", "against", "ours, ms", "other, ms", "ours / other"]
-    checks = report["kernels"]
-    apart = sum(not check["agrees"] for check in checks)
-    checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart.\n\n"
-    title = f"### {BACKENDS[report['backend']]} on a GPU\n\n"
-    return f"{title}{surroundings(report)}\n\n{checked}{table(head, rows)}"
+    checks = [check["agrees"] for check in report["kernels"]]
+    apart = len(checks) - sum(checks)
+    checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart."
+    shown = measured(name, f"{checked}\n\n{table(head, rows)}")
+    return f"### {BACKENDS[report['backend']]} on a GPU\n\n{shown}"
 
 
-def models():
+def whole_models():
     """Whole models against KerasHub's and `transformers`'s."""
     found, rows = named("models"), []
-    for name, work, against in (
-        ("gpt2-training", "GPT-2, training step, B4 T128, dropout 0.1", "KerasHub"),
-        ("bert-training", "BERT, training step, B4 T128, dropout 0.1", "KerasHub"),
-        ("gpt2-greedy", "GPT-2, 64 tokens after 32, greedy", "KerasHub"),
-        ("gpt2-greedy-rows", "the same of 8 prompts at once", "KerasHub"),
-        ("gpt2-static-cache", "GPT-2, 64 tokens after 32", "`transformers`, static cache"),
-    ):
-        row = found[name]
-        times = (f"{row[side]['ms'] / 1000:.2f} s" for side in ("ours", "other"))
-        rows.append([work, against, *times, over_other(row)])
-    head = ["work", "against", "ours", "other", "ours / other"]
-    return f"{surroundings(results('models'))}\n\n{table(head, rows)}"
+    for name, (*words, _) in models.ROWS.items():
+        if not name.startswith("language"):
+            rows.append([*words, *seconds(found[name]), over_other(found[name])])
+    return measured("models", table(["work", "against", "ours", "other", "ours / other"], rows))
 
 
 def generation():
     """Whole translations and training steps against KerasHub's, on TensorFlow."""
     found, rows = [named(name) for name in ("generation", "generation_onednn_off")], []
-    for name, work, against in (
+    for name, *words in (
         ("greedy", "64 tokens, greedy", "KerasHub, greedy"),
         ("beams", "64 tokens, four beams", "KerasHub, greedy"),
         ("longer", "512 tokens, greedy", "64 tokens, greedy, ours"),
         ("training", "a training step, 64 sentences, without XLA", "KerasHub"),
     ):
-        rows.append([work, against])
+        rows.append(words)
         for file in found:
-            ours, other = (file[name][side]["ms"] / 1000 for side in ("ours", "other"))
-            rows[-1] += [f"{ours:.2f} s / {other:.2f} s", figure(file[name]["speedup"])]
-    head = ["ours", "other"]
-    for setting in ("on", "off"):
-        head += [f"oneDNN {setting}: times", "other / ours"]
-    return table(head, rows)
+            words += [" / ".join(seconds(file[name])), figure(file[name]["speedup"])]
+    times = ["oneDNN on: times", "other / ours", "oneDNN off: times", "other / ours"]
+    return table(["ours", "other", *times], rows)
 
 
 def llama_block():
     """Llama's block against KerasHub's on each setting, and against that of `transformers`."""
-    found = [named(f"decoder_block{end}") for end in SHORTER.values()]
-    columns = [(file, "keras_hub") for file in found]
-    columns += [(found[-1], other) for other in ("transformers", "transformers_compiled")]
+    columns = {title: (end, "keras_hub") for title, end in SHORTER.items()}
+    columns |= {"`transformers`": ("_torch", "transformers")}
+    columns |= {"compiled": ("_torch", "transformers_compiled")}
     works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
-    rows = []
-    for dtype in ("bfloat16", "float32"):
-        for length in (512, 2048):
-            for work, words in works.items():
-                name = f"{dtype}-{length}-{work}"
-                cells = (over_other(file.get(f"{name}-{other}")) for file, other in columns)
-                rows.append([f"{dtype}, T{length}, {words}", *cells])
-    return table(["", *SHORTER, "`transformers`", "compiled"], rows)
+    rows = {
+        f"{dtype}-{length}-{work}": f"{dtype}, T{length}, {words}"
+        for dtype in ("bfloat16", "float32")
+        for length in (512, 2048)
+        for work, words in works.items()
+    }
+
+    def cell(column, row):
+        end, other = column
+        return over_other(named(f"decoder_block{end}").get(f"{row}-{other}"))
+
+    return grid("", columns, rows, cell)
 
 
 def square_sequences():
     """What attention adds to a recurrent decoder, by its size."""
-
-    def cell(report, kind):
-        mean, deviation = report["means"][kind], report["standard_deviations"][kind]
-        return f"{mean:.4f} ± {deviation:.4f}"
-
     rows, kinds = [], ("without_attention", "with_attention")
     for hidden in (4, 8, 11):
         report = results(f"square_sequences_{hidden}")
         pairs = list(zip(*(report["test_losses"][kind] for kind in kinds), strict=True))
-        lower = sum(attention < plain for plain, attention in pairs)
         rows.append([str(hidden)])
         for kind in kinds:
-            rows[-1] += [cell(report, kind), f"{report['parameters'][kind]:,}"]
-        rows[-1].append(f"{lower} of {len(pairs)}")
+            mean, deviation = report["means"][kind], report["standard_deviations"][kind]
+            rows[-1] += [f"{mean:.4f} ± {deviation:.4f}", f"{report['parameters'][kind]:,}"]
+        rows[-1].append(f"{sum(attention < plain for plain, attention in pairs)} of {len(pairs)}")
     rows.append(["the rule of geometry", f"{report['rule_loss']:.4f}", "", "", "", ""])
     head = ["`--hidden`", "without attention", "weights", "with attention", "weights"]
     return table([*head, "seeds in which attention is better"], rows)
 
 
+# Titles of a layer and the softmax that it is compared with, and what is divided by what.
+LINEAR = {
+    "step, `{0}` / softmax, T2048": ("steps 2048 {0}", "steps 2048 {1}"),
+    "step, `{0}` / softmax, T8192": ("steps 8192 {0}", "steps 8192 {1}"),
+    "step, `{0}`, T65536 / T8192": ("steps 65536 {0}", "steps 8192 {0}"),
+    "step, `{0}`, T65536 / T8192, memory kept": ("steps_kept 65536 {0}", "steps_kept 8192 {0}"),
+    "memory of a step, `{0}` / softmax, T8192": ("memory 8192 {0}", "memory 8192 {1}"),
+    "token, `{0}`, after 100,000 / after 10": ("tokens 100000 {0}", "tokens 10 {0}"),
+}
+
+
 def linear():
-    """Layers in linear time, against softmax."""
-    found = [
-        {(row["figure"], row["length"], row["name"]): row["value"] for row in report["rows"]}
-        for report in (results(f"linear{end}") for end in SHORTER.values())
-    ]
+    """Layers in linear time, against softmax; of memory, those of low rank."""
+    files, rows = {}, {}
+    for title, end in SHORTER.items():
+        found = results(f"linear{end}")["rows"]
+        files[title] = {"{figure} {length} {name}".format(**row): row["value"] for row in found}
+    low_rank = dict.fromkeys(("LinformerAttention", "NystromAttention"), "softmax of all pairs")
+    softmax = {"MultiHeadAttention", *low_rank.values()}
+    for name in sorted({row["name"] for row in found} - softmax):
+        both = name, low_rank.get(name, "MultiHeadAttention")
+        for title, (one, other) in LINEAR.items():
+            if name in low_rank or not title.startswith("memory"):
+                rows[one.format(*both), other.format(*both)] = title.format(name)
 
-    def line(title, one, other):
-        cells = (file[one] / file[other] if {one, other} <= file.keys() else None for file in found)
-        return [title, *map(figure, cells)]
+    def cell(file, row):
+        one, other = map(file.get, row)
+        return figure(one / other if one and other else None)
 
-    softmax, all_pairs, rows = "MultiHeadAttention", "softmax of all pairs", []
-    for name in sorted({name for file in found for *_, name in file} - {softmax, all_pairs}):
-        low_rank = name in ("LinformerAttention", "NystromAttention")
-        other = all_pairs if low_rank else softmax
-        for length in (2048, 8192):
-            title = f"step, `{name}` / softmax, T{length}"
-            rows.append(line(title, ("steps", length, name), ("steps", length, other)))
-        for figures, end in (("steps", ""), ("steps_kept", ", memory kept")):
-            title = f"step, `{name}`, T65536 / T8192{end}"
-            rows.append(line(title, (figures, 65536, name), (figures, 8192, name)))
-        if low_rank:
-            title = f"memory of a step, `{name}` / softmax, T8192"
-            rows.append(line(title, ("memory", 8192, name), ("memory", 8192, other)))
-        else:
-            title = f"token, `{name}`, after 100,000 / after 10"
-            rows.append(line(title, ("tokens", 100_000, name), ("tokens", 10, name)))
-    return table(["CPU time", *SHORTER], rows)
+    return grid("CPU time", files, rows, cell)
+
+
+def mean(rows, value, **wanted):
+    """The mean of a field of the rows that have some others, or None where there are none."""
+    found = [row[value] for row in rows if value in row and wanted.items() <= row.items()]
+    return statistics.fmean(found) if found else None
 
 
 def choosing():
@@ -323,57 +276,47 @@ def choosing():
     # Where runs took only some steps, for their time and memory, those are quoted.
     untested = {row["task"] for row in rows if "accuracy" not in row}
     costs = [row for row in rows if row["task"] not in untested or "accuracy" not in row]
-
-    def mean(rows, task, name, value):
-        found = [
-            row[value]
-            for row in rows
-            if value in row and (row["task"], row["mechanism"]) == (task, name)
-        ]
-        return sum(found) / len(found) if found else None
-
     lines = []
     for name in dict.fromkeys(row["mechanism"] for row in costs):
-        accuracies = (mean(rows, task, name, "accuracy") for task in tasks)
-        line = [name, *("" if x is None else f"{x:.3f}" for x in accuracies)]
+        accuracies = (mean(rows, "accuracy", task=task, mechanism=name) for task in tasks)
+        lines.append([name, *("" if x is None else f"{x:.3f}" for x in accuracies)])
         for task in tasks:
-            time, beside = (mean(costs, task, one, "cpu_ms") for one in (name, "softmax"))
-            line.append(figure(time / beside if time and beside else None))
-        line.append(figure(mean(costs, "reviews", name, "mib")))
-        weights = mean(costs, "reviews", name, "weights")
-        lines.append([*line, "" if weights is None else f"{weights / 1000:,.0f} K"])
+            time, beside = (
+                mean(costs, "cpu_ms", task=task, mechanism=one) for one in (name, "softmax")
+            )
+            lines[-1].append(figure(time / beside if time and beside else None))
+        mib, weights = (
+            mean(costs, value, task="reviews", mechanism=name) for value in ("mib", "weights")
+        )
+        lines[-1] += [figure(mib), "" if weights is None else f"{weights / 1000:,.0f} K"]
     head = ["mechanism", *tasks, *(f"time, {task}" for task in tasks), "MiB, reviews"]
     return table([*head, "weights, reviews"], lines)
 
 
 def movie_reviews():
     """Test accuracies of the models of movie reviews, over the seeds that were measured."""
-    lines, measured = [], results("imdb_accuracy")["rows"]
-    for name in dict.fromkeys(row["model"] for row in measured):
-        runs = [row for row in measured if row["model"] == name]
-        found = [run["test_accuracy"] for run in runs]
+    lines, rows = [], results("imdb_accuracy")["rows"]
+    for name in dict.fromkeys(row["model"] for row in rows):
+        runs = [row for row in rows if row["model"] == name]
         seeds = ", ".join(str(run["seed"]) for run in runs)
-        mean = f"**{sum(found) / len(found):.4f}**"
-        each = ", ".join(f"{accuracy:.4f}" for accuracy in found)
-        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), mean, each])
+        each = ", ".join(f"{run['test_accuracy']:.4f}" for run in runs)
+        average = f"**{mean(runs, 'test_accuracy'):.4f}**"
+        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), average, each])
     return table(["model", "seeds", "epochs", "mean", "each"], lines)
 
 
 TABLES = {
-    "linear": linear,
-    "summary": summary,
-    **{title.lower(): lambda end=end: attention(end) for title, end in SETTINGS.items()},
-    "positions": positions,
-    "long": long,
-    "over length": over_length,
-    "eager": eager,
-    "gpu": gpu,
-    "models": models,
-    "generation": generation,
-    "llama block": llama_block,
-    "square sequences": square_sequences,
-    "movie reviews": movie_reviews,
-    "choosing": choosing,
+    **{name: functools.partial(across, *given) for name, given in ACROSS.items()},
+    **{title.lower(): functools.partial(by_length, end) for title, end in SETTINGS.items()},
+    "models": whole_models,
+    "gpu": lambda: "\n".join(map(gpu, ("gpu_jax", "gpu_torch"))),
+    **{
+        table.__name__.replace("_", " "): table
+        for table in (
+            *(linear, over_length, generation, llama_block),
+            *(square_sequences, movie_reviews, choosing),
+        )
+    },
 }
 
 

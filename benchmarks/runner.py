@@ -8,6 +8,7 @@ the other's, "speedup" that of the other's to ours.
 
 import argparse
 import datetime
+import fnmatch
 import importlib
 import json
 import math
@@ -25,7 +26,7 @@ import keras
 import numpy as np
 
 import keras_attention
-from benchmarks.attention.backends import BACKEND, gpu
+from benchmarks.backends import BACKEND, gpu
 from keras_attention.backend import backend
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -35,32 +36,46 @@ ROUNDS = 5  # at least this many, however long they take
 # Options and files
 
 
-def parser(description, rows=None, seconds=30):
-    """The options of all programs, and with `rows`, their names, those of sides in turns."""
-    found = argparse.ArgumentParser(description=description.splitlines()[0])
-    found.add_argument("--small", action="store_true", help="tiny sizes, to see that it runs")
-    found.add_argument("--output", type=pathlib.Path, help="a JSON file for the figures")
+def flag(words):
+    """An option that is given or not."""
+    return {"action": "store_true", "help": words}
+
+
+def parsed(description, arguments=(), rows=None, quick=None, seconds=30):
+    """The options given: those of all programs, and `arguments`, as argparse has them by name.
+
+    With `rows`, their names, they are those of sides in turns, and `--rows` chooses among the rows:
+    by default all, or with `--small` the `quick` ones. `--small` takes two bursts of each side.
+    """
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    every = {
+        "--small": flag("tiny sizes, to see that it runs"),
+        "--output": {"type": pathlib.Path, "help": "a JSON file for the figures"},
+    }
     if rows is not None:
-        found.add_argument("--rows", default=",".join(rows), help="only these")
-        found.add_argument("--seconds", type=float, default=seconds, help="for each row")
-        found.add_argument("--repeats", type=int, default=21, help="bursts of each side of a row")
-    return found
-
-
-def parsed(parser, names=None, argv=None):
-    """The options given, with the names of `--rows`; `--small` takes two bursts of each side."""
-    options = parser.parse_args(argv)
+        every |= {
+            "--rows": {"help": "only these: names or patterns such as 'short-*', with commas"},
+            "--seconds": {"type": float, "default": seconds, "help": "for each row"},
+            "--repeats": {"type": int, "default": 21, "help": "bursts of each side of a row"},
+        }
+    for name, given in (every | dict(arguments)).items():
+        parser.add_argument(name, **given)
+    options = parser.parse_args()
     if options.small and "repeats" in options:
         options.repeats, options.seconds = 2, 0.2
-    if names is not None:
-        options.rows = options.rows.split(",")
-        unknown = [name for name in options.rows if name not in names]
-        if unknown:
-            parser.error(f"no row is named {unknown[0]!r}; there are {', '.join(names)}")
+    if rows is not None and options.rows is None:
+        options.rows = list(quick if options.small and quick else rows)
+    elif rows is not None:
+        patterns, options.rows = options.rows.split(","), []
+        for pattern in filter(None, patterns):
+            names = fnmatch.filter(rows, pattern)
+            if not names:
+                parser.error(f"no row is named {pattern!r}; there are {', '.join(rows)}")
+            options.rows += [name for name in names if name not in options.rows]
     return options
 
 
-def report(rows, options, text, head="", identity=(), **about):
+def report(rows, options, text=str, head="", identity=(), **about):
     """Prints rows as they are measured, each by `text(row)`, writes and returns the report.
 
     With `identity`, fields of a row, the file keeps its other rows: runs may add to it, and what
@@ -87,8 +102,6 @@ def report(rows, options, text, head="", identity=(), **about):
 
 
 def write(path, report):
-    """Writes a report."""
-
     def written(value):
         if isinstance(value, list) and value and isinstance(value[0], dict):
             rows = ",\n  ".join(json.dumps(row) for row in value)
@@ -100,7 +113,6 @@ def write(path, report):
 
 
 def read(path):
-    """A report."""
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -127,8 +139,10 @@ def surroundings(options):
         "machine": {
             "cores": len(affinity(0)),
             "architecture": platform.machine(),
-            "processor": _processor("model name") or platform.processor(),
-            "vector extensions": [x for x in wanted if x in _processor("flags").split()],
+            "processor": _line_of("/proc/cpuinfo", "model name") or platform.processor(),
+            "vector extensions": [
+                name for name in wanted if name in _line_of("/proc/cpuinfo", "flags").split()
+            ],
             "device": found[0] if found else "CPU",
         },
         # TensorFlow's default depends on the CPU.
@@ -139,9 +153,9 @@ def surroundings(options):
     }
 
 
-def _processor(field):
-    """A line about the CPU, if the system has one, or an empty line."""
-    path = pathlib.Path("/proc/cpuinfo")
+def _line_of(path, field):
+    """What a file of the system says of a field, or nothing where it has neither."""
+    path = pathlib.Path(path)
     found = re.search(rf"{field}\s*:\s*(.*)", path.read_text()) if path.exists() else None
     return found[1] if found else ""
 
@@ -162,7 +176,8 @@ def milliseconds(run, repeats, seconds=math.inf):
 def in_turns(runs, repeats, seconds):
     """The figures of a call of each of `runs`, which take turns, burst by burst."""
     calls = {
-        who: math.ceil(BURST / max(milliseconds(run, 1)[0] / 1000, 1e-6))
+        # The first call may build and compile.
+        who: math.ceil(BURST / max(milliseconds(run, 2)[-1] / 1000, 1e-6))
         for who, run in runs.items()
     }
     samples, started = {who: [] for who in runs}, time.perf_counter()
@@ -183,7 +198,6 @@ def in_turns(runs, repeats, seconds):
 
 
 def summary(times):
-    """Median and quartiles."""
     quartiles = [float(quartile) for quartile in np.quantile(times, (0.25, 0.75))]
     return {"ms": statistics.median(times), "quartiles_ms": quartiles, "samples": len(times)}
 
@@ -193,38 +207,39 @@ def distance(x, y):
     return float(np.linalg.norm(x - y) / max(np.linalg.norm(y), 1e-30))
 
 
-def compare(description, names, rows, about=lambda options: {}, **flags):
-    """A program of rows whose two sides take turns.
+def turns(sides, options, **about):
+    """Reports the rows that the options name, whose two sides take turns.
 
-    `rows(names, options)` are those of `turns`, `about(options)` is what the file says besides, and
-    `flags` are further options with what they do.
-    """
-    arguments = parser(description, names)
-    for flag, words in flags.items():
-        arguments.add_argument(f"--{flag}", action="store_true", help=words)
-    options = parsed(arguments, names)
-    turns(rows(options.rows, options), options, **about(options))
-
-
-def turns(rows, options, **about):
-    """Reports rows, (name, what it is, our side, the other).
-
-    Sides are functions that do the work once.
+    `sides(name, options)` is what a row is, our side and the other: functions that do it once.
     """
 
     def measured():
-        for name, work, ours, other in rows:
+        for name in options.rows:
+            work, ours, other = sides(name, options)
             found = in_turns({"ours": ours, "other": other}, options.repeats, options.seconds)
             speedup = found["other"]["ms"] / found["ours"]["ms"]
             yield {"name": name, "work": work, **found, "speedup": speedup}
 
-    def text(row):
-        times = (f"{row[who]['ms']:.4g} ms" for who in ("ours", "other"))
-        cells = row["name"], row["work"], *times, f"{row['speedup']:.3g}"
-        return f"| {' | '.join(cells)} |"
+    return report(measured(), options, line, HEAD, **about)
 
-    head = "| row | what | ours | other | other / ours |\n|" + " --- |" * 5
-    return report(measured(), options, text, head, **about)
+
+HEAD = "| row | what | ours | other | ours / other |\n|" + " --- |" * 5
+
+
+def line(row):
+    """A row of two sides as a line of a table."""
+
+    def side(found):
+        if "error" in found:
+            return found["error"].replace("|", "/")
+        return ", ".join(f"{found[kind]:.4g} {kind}" for kind in ("GB", "ms") if kind in found)
+
+    ours, other = row.get("ours", {}), row.get("other", {})
+    cells = [row["name"], row["work"], side(ours), side(other), ""]
+    for kind in ("ms", "GB"):
+        if kind in ours and other.get(kind):
+            cells[-1] = "differs" if row.get("differs") else f"{ours[kind] / other[kind]:.3g}"
+    return f"| {' | '.join(cells)} |"
 
 
 # Memory
@@ -240,26 +255,34 @@ def in_a_process(module, function, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def growth(warm_up, work):
-    """The MiB by which the peak of this process or its GPU grows in `work`, and what that gives."""
-    warm_up()
-    before = _peak_bytes()
-    found = work()
-    return (_peak_bytes() - before) / 2**20, found
+def growth(module, function, short, full):
+    """The "MiB" by which a process grows in its work, and the time of it when it is repeated.
+
+    `benchmarks.module.function` makes a function that does the work once, of the arguments `full`.
+    First the process does that of the arguments `short`, which is not counted.
+    """
+    return in_a_process("runner", "_growth", module, function, short, full)
 
 
-def _peak_bytes():
-    """The most memory that this process has had so far, on the GPU if there is one."""
-    found = gpu()
-    if found:
-        return found[1]
-    status = pathlib.Path("/proc/self/status")
-    high = re.search(r"VmHWM:\s*(\d+) kB", status.read_text()) if status.exists() else None
-    if high:
-        # Not `ru_maxrss`: on Linux a process inherits that from the one which started it.
-        return int(high[1]) * 1024
+def _growth(module, function, short, full):
+    make = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+    make(*short)()
+    before = peak()
+    run = make(*full)
+    run()
+    grown = peak() - before
+    return {"MiB": grown, **summary(milliseconds(run, ROUNDS, seconds=5))}
+
+
+def peak():
+    """The most MiB that this process has had so far, on the GPU if there is one."""
+    if found := gpu():
+        return found[1] / 2**20
+    # Not `ru_maxrss`: on Linux a process inherits that from the one which started it.
+    if high := _line_of("/proc/self/status", "VmHWM"):
+        return int(high.removesuffix("kB")) / 2**10
     size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return size if sys.platform == "darwin" else size * 1024
+    return size / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 if __name__ == "__main__":

@@ -8,33 +8,26 @@ same on a short sequence. Compiling counts where the backend compiles anew for a
 """
 
 import keras
-import numpy as np
 
 import keras_attention
 from benchmarks import runner
+from benchmarks.backends import trained
 
 ops = keras.ops
 
 FULL = {"batch": 1, "length": 1024, "features": 256, "heads": 4, "max_distance": 16}
 SMALL = {**FULL, "length": 128, "features": 32}
-SHORT = 16
 
 
-@keras.saving.register_keras_serializable(package="benchmarks")
 class TableOfPairs(keras.layers.Layer):
     """The same attention, by a table of the embeddings of all pairs."""
 
-    def __init__(self, num_heads, key_dim, max_distance, **kwargs):
-        super().__init__(**kwargs)
+    def __init__(self, num_heads, key_dim, max_distance):
+        super().__init__()
         self.num_heads, self.key_dim, self.max_distance = num_heads, key_dim, max_distance
-
-    def build(self, shape):
-        size = self.num_heads * self.key_dim
+        size, rows = num_heads * key_dim, 2 * max_distance + 1
         self.projections = [keras.layers.Dense(size, use_bias=False) for _ in range(3)]
-        for projection in self.projections:
-            projection.build(shape)
-        rows = 2 * self.max_distance + 1
-        self.tables = [self.add_weight(shape=(rows, self.key_dim)) for _ in range(2)]
+        self.tables = [keras.layers.Embedding(rows, key_dim) for _ in range(2)]
 
     def call(self, x):
         batch, length = ops.shape(x)[:2]
@@ -42,14 +35,12 @@ class TableOfPairs(keras.layers.Layer):
             ops.reshape(projection(x), (batch, length, self.num_heads, self.key_dim))
             for projection in self.projections
         )
-        at = ops.arange(length)
-        far = self.max_distance
+        at, far = ops.arange(length), self.max_distance
         row = ops.clip(at[None, :] - at[:, None], -far, far) + far
-        of_keys, of_values = (ops.take(table, row, axis=0) for table in self.tables)
+        of_keys, of_values = (table(row) for table in self.tables)
         query = query * self.key_dim**-0.5
         scores = ops.einsum("bthk,bshk->bhts", query, key)
-        scores = scores + ops.einsum("bthk,tsk->bhts", query, of_keys)
-        weights = ops.softmax(scores)
+        weights = ops.softmax(scores + ops.einsum("bthk,tsk->bhts", query, of_keys))
         output = ops.einsum("bhts,bshv->bthv", weights, value)
         output = output + ops.einsum("bhts,tsv->bthv", weights, of_values)
         return ops.reshape(output, (batch, length, self.num_heads * self.key_dim))
@@ -58,51 +49,33 @@ class TableOfPairs(keras.layers.Layer):
         return (*shape[:-1], self.num_heads * self.key_dim)
 
 
-def layers(sizes):
-    heads, key_dim = sizes["heads"], sizes["features"] // sizes["heads"]
-    far = sizes["max_distance"]
-    return {
-        "plain attention": lambda: keras_attention.Attention(heads, key_dim),
-        "RelativePositionAttention": lambda: keras_attention.RelativePositionAttention(
-            heads, key_dim, far
-        ),
-        "table of all pairs": lambda: TableOfPairs(heads, key_dim, far),
-    }
+LAYERS = {
+    "plain attention": lambda heads, size, far: keras_attention.Attention(heads, size),
+    "RelativePositionAttention": keras_attention.RelativePositionAttention,
+    "table of all pairs": TableOfPairs,
+}
 
 
-def mebibytes(name, step, sizes):
-    """What this process grows by at the full length, once it has run at a short one."""
-    symbol = keras.Input((None, sizes["features"]))
-    model = keras.Model(symbol, layers(sizes)[name]()(symbol))
-    model.compile("sgd", "mse", jit_compile=keras.backend.backend() == "jax")
-
-    def run(length):
-        shape = (sizes["batch"], length, sizes["features"])
-        x = np.random.default_rng(0).normal(size=shape).astype("float32")
-        return model.predict_on_batch(x) if step == "forward" else model.train_on_batch(x, x)
-
-    grown, _ = runner.growth(lambda: run(SHORT), lambda: run(sizes["length"]))
-    return round(grown, 1)
+def run(name, step, sizes, length):
+    """A function that does a step of a layer at one length."""
+    batch, features, heads = sizes["batch"], sizes["features"], sizes["heads"]
+    layer = LAYERS[name](heads, features // heads, sizes["max_distance"])
+    shape, jit = (batch, length, features), keras.backend.backend() == "jax"
+    return trained(layer, shape, jit, step == "training")
 
 
-def rows(sizes):
-    for name in layers(sizes):
-        found = {
-            step: runner.in_a_process("shaw_memory", "mebibytes", name, step, sizes)
-            for step in ("forward", "training")
-        }
-        yield {"name": name, **found}
+def row(name, sizes):
+    found = {"name": name}
+    for step in ("forward", "training"):
+        lengths = [name, step, sizes, 16], [name, step, sizes, sizes["length"]]
+        found[step] = round(runner.growth("shaw_memory", "run", *lengths)["MiB"], 1)
+    return found
 
 
 def main():
-    options = runner.parsed(runner.parser(__doc__))
+    options = runner.parsed(__doc__)
     sizes = SMALL if options.small else FULL
-
-    def text(row):
-        steps = (f"{step} {row[step]:7.1f} MiB" for step in ("forward", "training"))
-        return f"{row['name']:26} {', '.join(steps)}"
-
-    runner.report(rows(sizes), options, text, **sizes)
+    runner.report((row(name, sizes) for name in LAYERS), options, **sizes)
 
 
 if __name__ == "__main__":

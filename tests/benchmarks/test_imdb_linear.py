@@ -10,9 +10,10 @@ from examples import imdb_classification, imdb_reviews
 
 
 @pytest.mark.ci
-def test_it_learns():
+def test_it_learns(monkeypatch):
     pytest.importorskip("sklearn")
-    found = imdb_linear.main(["--sample", "--validation", "0.25"])
+    monkeypatch.setattr("sys.argv", ["imdb_linear", "--small"])
+    found = imdb_linear.main()
     # One label of the sample in fifty is wrong.
     weaker, _ = found["rows"]
     assert weaker["C"] == 0.1 and weaker["test_accuracy"] > 0.75 and weaker["ngrams"] > 1000

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.any_backend
 def options(monkeypatch, tmp_path):
     path = str(tmp_path / "report.json")
     monkeypatch.setattr("sys.argv", ["program", "--small", "--output", path])
-    return runner.parsed(runner.parser("What it is.", ["one"]), ["one"])
+    return runner.parsed("What it is.", rows=["one"])
 
 
 def test_each_row_is_a_line_and_runs_add_to_a_file(options, capsys):
@@ -42,25 +42,30 @@ def test_results_have_rows_each_on_a_line(path):
 
 def test_sides_take_turns(options, capsys):
     order = []
-    rows = [("row", "work", lambda: order.append("ours"), lambda: order.append("other"))]
-    runner.turns(rows, options, about="this")
+    sides = (lambda: order.append("ours")), (lambda: order.append("other"))
+    runner.turns(lambda name, options: (f"work of {name}", *sides), options, about="this")
     (row,) = runner.read(options.output)["rows"]
     assert row["speedup"] == row["other"]["ms"] / row["ours"]["ms"]
     assert row["ours"]["samples"] == options.repeats == 2
-    turns = [who for who, before in zip(order[2:], order[1:], strict=False) if who != before]
+    assert row["work"] == "work of one" and order[:4] == ["ours"] * 2 + ["other"] * 2
+    turns = [who for who, before in zip(order[4:], order[3:], strict=False) if who != before]
     assert turns == ["ours", "other"] * 2
 
 
 def test_a_row_that_is_not_there_is_named(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["program", "--rows", "one,two"])
+    monkeypatch.setattr("sys.argv", ["program", "--rows", "o*,one,two"])
     with pytest.raises(SystemExit):
-        runner.parsed(runner.parser("What it is.", ["one"]), ["one"])
+        runner.parsed("What it is.", rows=["one", "other"])
     assert "no row is named 'two'" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["program", "--rows", "o*,one"])
+    assert runner.parsed("What it is.", rows=["one", "other"]).rows == ["one", "other"]
 
 
 def test_a_process_answers_or_its_error_is_raised():
-    size = {"batch": 1, "length": 32, "features": 8, "heads": 2, "max_distance": 2}
-    grown = runner.in_a_process("shaw_memory", "mebibytes", "plain attention", "forward", size)
-    assert grown >= 0
+    size = {"batch": 1, "features": 8, "heads": 2, "max_distance": 2}
+    given = ["plain attention", "forward", size]
+    found = runner.growth("shaw_memory", "run", [*given, 16], [*given, 32])
+    assert found["MiB"] >= 0 and found["ms"] > 0
+    given[0] = "nothing"
     with pytest.raises(RuntimeError, match="KeyError: 'nothing'"):
-        runner.in_a_process("shaw_memory", "mebibytes", "nothing", "forward", size)
+        runner.growth("shaw_memory", "run", [*given, 16], [*given, 32])

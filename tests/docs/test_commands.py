@@ -77,9 +77,6 @@ def test_a_program_understands_what_the_pages_show(page, command, monkeypatch):
         raise Parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-    monkeypatch.delitem(sys.modules, f"{name}.__main__", raising=False)
     monkeypatch.setattr(sys, "argv", [name, *arguments])
-    folder = (ROOT / name.replace(".", "/")).is_dir()
     with pytest.raises(Parsed):
-        # A `__main__` runs when it is imported.
-        importlib.import_module(f"{name}.__main__" if folder else name).main()
+        importlib.import_module(name).main()

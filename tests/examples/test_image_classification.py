@@ -5,16 +5,11 @@ import argparse
 import keras
 import numpy as np
 import pytest
-
-from tests.examples.conftest import figures
-
-pytest.importorskip("filelock", reason="the example needs the extra `examples`")
-pytest.importorskip("PIL", reason="the example needs the extra `examples`")
-
 from PIL import Image
 
 from examples import image_classification as example
 from examples.image_classification import main
+from tests.examples.conftest import ran
 
 TINY = ["--dim", 8, "--layers", 1, "--epochs", 1, "--batch-size", 16, "--patch-size", 3]
 STILL = argparse.Namespace(rotate=0.0, scale=0.0, shift=0.0, mirror=False)
@@ -79,12 +74,11 @@ def test_the_weights_are_those_of_the_patches():
 def test_a_run_predicts(folder, tmp_path, capsys):
     options = [*TINY, "--data", folder, "--mirror", "--learning-rate", 0.01, "--validation"]
     try:
-        assert main([*options, "--mixed-precision", "--output", tmp_path / "run"]) == 0
+        said = ran(main, tmp_path / "run", *options, "--mixed-precision", files=["model.keras"])
     finally:
         keras.config.set_dtype_policy("float32")
     # Parts of the training images are held out.
     assert "of 4 images" in capsys.readouterr().out
-    said = figures(tmp_path / "run")
     assert said["classes"] == ["bright", "dark"] and said["dataset"] == str(folder)
     # Files, and the images that were tested.
     files = [folder / "dark" / "00.png", folder / "bright" / "01.png"]

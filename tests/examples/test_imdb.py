@@ -1,19 +1,18 @@
 """`examples.imdb_classification`: reviews, tokens, n-grams, its models, and runs."""
 
 import collections
-import json
+from unittest import mock
 
 import keras
 import numpy as np
 import pytest
-import tokenizers
 
 from examples import imdb_classification, imdb_ngrams, imdb_reviews, texts, training
 from examples.imdb_classification import main
 from examples.imdb_reviews import Reviews
 from examples.shared import UsageError
 from keras_attention.visualization import collect_attention
-from tests.examples.conftest import figures
+from tests.examples.conftest import ran
 
 TEXTS = ["superb", "a dull plot , dull", "the plot was superb and the plot was not dull at all"]
 
@@ -114,64 +113,46 @@ def test_the_end_or_both_ends_of_a_long_review_are_kept(name):
 
 WORDS = ["a b a b c", "b a b", "c c c a b", "d a b c", "e"]
 LABELS = [1, 1, 0, 0, 0]
+UNKNOWN = "a zz b a b"
 
 
-def ngrams(words, order):
-    """The n-gram that ends at each word, where there is one."""
-    return [
-        tuple(words[i - order + 1 : i + 1]) if i >= order - 1 else None for i in range(len(words))
-    ]
-
-
-@pytest.fixture
-def numbered(monkeypatch):
-    """Of WORDS: a function from the least number of reviews to rows, and what was learned."""
-
-    def make(least):
-        monkeypatch.setattr(imdb_ngrams, "MIN_REVIEWS", least)
-        tokenizer = tokenizer_of("post", WORDS)
-        rows = [np.array(tokenizer.encode(text).ids, "int32") for text in WORDS]
-        size = tokenizer.get_vocab_size()
-        learned = imdb_ngrams.learn(rows, size)
-        return [imdb_ngrams.add_numbers(row, learned, size) for row in rows], learned, size
-
-    return make
+def numbered(least=1):
+    """Rows of WORDS and of UNKNOWN, how many n-grams were learned, and of how many words."""
+    tokenizer = tokenizer_of("post", WORDS)
+    rows = [np.array(tokenizer.encode(text).ids, "int32") for text in (*WORDS, UNKNOWN)]
+    size = tokenizer.get_vocab_size()
+    with mock.patch.object(imdb_ngrams, "MIN_REVIEWS", least):
+        learned = imdb_ngrams.learn(rows[:-1], size)
+    rows = [imdb_ngrams.add_numbers(row, learned, size) for row in rows]
+    return rows, sum(map(len, learned.values())), size
 
 
 @pytest.mark.parametrize("least", [1, 2, 9])
-def test_numbers_are_those_of_frequent_ngrams(numbered, least):
-    rows, learned, _ = numbered(least)
+def test_numbers_are_those_of_frequent_ngrams(least):
+    rows, total, _ = numbered(least)
     seen = {}
-    for text, numbers in zip(WORDS, rows, strict=True):
-        assert numbers.shape == (len(text.split()), 4)
-        for order in (1, 2, 3):
-            counts = collections.Counter(
-                gram for other in WORDS for gram in set(ngrams(other.split(), order))
-            )
-            said = set()
-            for number, gram in zip(numbers[:, order], ngrams(text.split(), order), strict=True):
-                if gram is None or counts[gram] < least or gram in said:
+
+    def grams(text, order):
+        words = text.split()
+        return [tuple(words[max(0, i - order + 1) : i + 1]) for i in range(len(words))]
+
+    for order in (1, 2, 3):
+        counts = collections.Counter(x for text in WORDS for x in set(grams(text, order)))
+        for text, numbers in zip((*WORDS, UNKNOWN), rows, strict=True):
+            found = grams(text, order)
+            for i, (gram, number) in enumerate(zip(found, numbers[:, order], strict=True)):
+                if len(gram) < order or counts[gram] < least or gram in found[:i]:
                     assert number == 0
                 else:
-                    assert 1 <= number <= sum(map(len, learned.values()))
-                    assert seen.setdefault(gram, number) == number
-                said.add(gram)
-    assert len(set(seen.values())) == len(seen) == sum(map(len, learned.values()))
-
-
-def test_unknown_words_are_part_of_no_ngram(numbered):
-    _, learned, size = numbered(1)
-    a, b = tokenizer_of("post", WORDS).encode("a b").ids
-    numbers = imdb_ngrams.add_numbers(np.array([a, 1, b, a, b]), learned, size)
-    known = ["100", "000", "100", "010", "011"]
-    assert (numbers[:, 1:] > 0).tolist() == [[digit == "1" for digit in row] for row in known]
+                    assert seen.setdefault(gram, number) == number > 0
+    assert len(set(seen.values())) == len(seen) == total
     with pytest.raises(UsageError, match="need a smaller --vocabulary-size"):
         imdb_ngrams.learn([], 2**21)
 
 
-def test_log_ratios(numbered):
-    rows, learned, size = numbered(1)
-    total = 1 + sum(map(len, learned.values()))
+def test_log_ratios():
+    (*rows, _), ngrams, size = numbered()
+    total = 1 + ngrams
     ratios = imdb_ngrams.log_ratios(rows, LABELS, total)
     number = rows[0][1, 2]  # "a b"
     # It is in both of the two positive reviews, and in two of the three negative ones.
@@ -253,19 +234,16 @@ def test_a_run_trains_saves_and_predicts(folder, tmp_path, capsys, name):
     options = ["--vocabulary-size", 200, "--max-length", 12, "--epochs", 3]
     if name == "best":
         options = ["--validation", 0.25, "--mixed-precision", "--epochs", 1]
+    files = {"model.keras", "tokenizer.json"} | ({"ngrams.npz"} if name == "best" else set())
     try:
-        common = ["--data-dir", folder, "--output", tmp_path / "run"]
-        assert main(["--model", name, *options, *common]) == 0
+        given = "--model", name, "--data-dir", folder
+        said = ran(main, tmp_path / "run", *given, *options, files=files)
     finally:
         keras.config.set_dtype_policy("float32")
-    said = figures(tmp_path / "run")
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(said["epochs"][0])
     assert 0.0 <= said["test_accuracy"] <= 1.0 and said["dataset"] == "imdb (aclImdb folder)"
-    expected = {"figures.json", "model.keras", "tokenizer.json"}
     if name == "best":
         assert said["sizes"] == {"train": 48, "validation": 16, "test": 32}
-        expected |= {"ngrams.npz"}
-    assert {file.name for file in (tmp_path / "run").iterdir()} == expected
     capsys.readouterr()
     not_utf_8 = b"Am\xe9lie dull".decode("utf-8", "surrogateescape")
     given = ["The plot was superb, zyxxy.", "dull " * 20_000, not_utf_8, "", "?!", "zyxxy xyzzy"]
@@ -323,43 +301,6 @@ GIVEN = ["A superb plot.", "Dull, dull and dull! The villain is dull, and so is 
 SETTINGS = settings_of("pretrained", max_length=16)
 
 
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory):
-    """A tiny GPT-2 of random weights, and a tokenizer that puts texts between <s> and </s>."""
-    numpy = pytest.importorskip("safetensors.numpy")
-    folder, vocabulary, dim = tmp_path_factory.mktemp("gpt2"), 300, 8
-    tokenizer = tokenizers.ByteLevelBPETokenizer()
-    special = ["<s>", "<pad>", "</s>"]
-    tokenizer.train_from_iterator(
-        imdb_reviews.generate(200, 0)[0], vocabulary, special_tokens=special, show_progress=False
-    )
-    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
-    tokenizer.enable_truncation(4)
-    tokenizer.enable_padding(length=64)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {"model_type": "gpt2", "architectures": ["GPT2Model"], "vocab_size": vocabulary}
-    config |= {"n_embd": dim, "n_head": 2, "n_layer": 1, "n_positions": 32}
-    (folder / "config.json").write_text(json.dumps(config))
-    sizes = {
-        "wte": (vocabulary, dim),
-        "wpe": (32, dim),
-        "h.0.attn.c_attn": (dim, 3 * dim),
-        "h.0.attn.c_proj": (dim, dim),
-        "h.0.mlp.c_fc": (dim, 4 * dim),
-        "h.0.mlp.c_proj": (4 * dim, dim),
-    }
-    rng = np.random.default_rng(0)
-    tensors = {f"{name}.weight": rng.normal(size=size) / 3 for name, size in sizes.items()}
-    tensors |= {f"{name}.bias": np.zeros(size[1]) for name, size in sizes.items() if "." in name}
-    for name in ("h.0.ln_1", "h.0.ln_2", "ln_f"):
-        tensors |= {f"{name}.weight": np.ones(dim), f"{name}.bias": np.zeros(dim)}
-    tensors = {name: array.astype("float32") for name, array in tensors.items()}
-    numpy.save_file(tensors, folder / "model.safetensors")
-    return folder
-
-
 def classifier(folder, lora=None):
     model, tokenizer = texts.load_pretrained(folder, 16, "--max-length")
     settings = {**SETTINGS, "lora": lora}
@@ -401,11 +342,7 @@ def test_a_step_changes_only_what_is_to_be_trained(lora, gpt2):
 def test_a_run_from_a_folder_trains_and_saves(gpt2, folder, tmp_path):
     common = ["--max-length", 16, "--batch-size", 16, "--epochs", 2, "--data-dir", folder]
     output = tmp_path / "run"
-    assert main(["--pretrained", gpt2, "--lora", 2, *common, "--output", output]) == 0
-    assert {file.name for file in output.iterdir()} == {
-        "figures.json", "model.keras", "tokenizer.json",
-    }  # fmt: skip
-    said = figures(output)
+    said = ran(main, output, "--pretrained", gpt2, "--lora", 2, *common)
     assert said["settings"]["learning_rate"] == 5e-4
     # The adapters are in the kernels, whose number is that of the folder's model and the head.
     saved = keras.models.load_model(output / "model.keras")

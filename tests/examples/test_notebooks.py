@@ -11,35 +11,24 @@ import keras
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "examples/notebooks"
-NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
+NOTEBOOKS = "imdb", "translation"
 
 
-def read(name):
-    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
+def installs(cell):
+    return "install" in cell["metadata"].get("tags", ())
 
 
-def code(name):
-    """The source of each cell of code but the one that installs."""
-    return [
-        "".join(cell["source"])
-        for cell in read(name)["cells"]
-        if cell["cell_type"] == "code" and "install" not in cell["metadata"].get("tags", ())
-    ]
-
-
-def test_there_are_the_two_notebooks():
-    assert NOTEBOOKS == ["imdb", "translation"]
-
-
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_one_line_installs_and_no_outputs_are_kept(name):
-    cells = [cell for cell in read(name)["cells"] if cell["cell_type"] == "code"]
-    (install,) = [cell for cell in cells if "install" in cell["metadata"].get("tags", ())]
-    (line,) = install["source"]
-    assert line.startswith("%pip install")
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
-    for source in code(name):
-        ast.parse(source)
+def test_one_line_installs_and_no_outputs_are_kept():
+    paths = sorted(FOLDER.glob("*.ipynb"))
+    assert [path.stem for path in paths] == [*NOTEBOOKS]
+    for path in paths:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        cells = [cell for cell in cells if cell["cell_type"] == "code"]
+        (line,) = [line for cell in cells if installs(cell) for line in cell["source"]]
+        assert line.startswith("%pip install")
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+        for cell in cells:
+            assert installs(cell) or ast.parse("".join(cell["source"]))
 
 
 @pytest.mark.slow
@@ -67,9 +56,7 @@ def test_it_runs(name, tmp_path, monkeypatch):
     # With a backend of matplotlib set, the kernel would not show pictures in the notebook.
     monkeypatch.delenv("MPLBACKEND", raising=False)
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
-    notebook.cells = [
-        cell for cell in notebook.cells if "install" not in cell.metadata.get("tags", ())
-    ]
+    notebook.cells = [cell for cell in notebook.cells if not installs(cell)]
     nbclient.NotebookClient(
         notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(place)}}
     ).execute()

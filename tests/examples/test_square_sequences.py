@@ -6,7 +6,7 @@ import pytest
 from examples import square_sequences
 from examples.square_sequences import build, by_rule, squares, training_inputs
 from tests.arrays import numpy
-from tests.examples.conftest import figures
+from tests.examples.conftest import ran
 
 # Data
 
@@ -78,19 +78,16 @@ def test_a_coin_decides_what_the_decoder_reads(attention):
 @pytest.mark.slow
 def test_files_and_figures(tmp_path, capsys):
     output = tmp_path / "squares"
-    assert square_sequences.main(["--small", "--output", str(output)]) == 0
-    models = {"with_attention.keras", "without_attention.keras"}
-    pictures = {"alignments.png", "squares.png"}
-    assert {path.name for path in output.iterdir()} == {"figures.json"} | models | pictures
-    said = figures(output)
-    assert said["finished"] and said["settings"]["teacher_forcing"] == 0.5
+    files = "with_attention.keras", "without_attention.keras", "alignments.png", "squares.png"
+    said = ran(square_sequences.main, output, "--small", files=files)
+    assert said["settings"]["teacher_forcing"] == 0.5
     for kind in ("without_attention", "with_attention"):
         losses = said["test_losses"][kind]
         assert len(losses) == 2 and np.isfinite(losses).all() and losses[0] != losses[1]
         assert said["means"][kind] == pytest.approx(np.mean(losses))
         assert said["standard_deviations"][kind] == pytest.approx(np.std(losses, ddof=1))
     np.testing.assert_allclose(np.sum(said["mean_alignments"], -1), 1, rtol=1e-4)
-    assert square_sequences.main(["--small", "--output", str(output)]) == 0
+    ran(square_sequences.main, output, "--small", files=files)
     assert "finished already" in capsys.readouterr().out
 
 

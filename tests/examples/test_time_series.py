@@ -5,13 +5,10 @@ import argparse
 import numpy as np
 import pytest
 
-from tests.examples.conftest import figures
-
-pytest.importorskip("filelock", reason="the example needs the extra `examples`")
-
 from examples import time_series
 from examples.shared import UsageError
 from examples.time_series import MISSING, main
+from tests.examples.conftest import figures
 
 SIZES = {"context": 8, "horizon": 3, "period": 4, "window": 3, "layers": 1, "dim": 8}
 OPTIONS = argparse.Namespace(**SIZES, dropout=0.0)

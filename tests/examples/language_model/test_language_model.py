@@ -7,17 +7,12 @@ import types
 import keras
 import numpy as np
 import pytest
-
-pytest.importorskip("tokenizers", reason="the example needs the extra `examples`")
-pytest.importorskip("filelock", reason="the example needs the extra `examples`")
-
 from tokenizers.decoders import DecodeStream
 
 from examples import language_model, shared, texts
 from examples.language_model import main
 from tests.arrays import numpy
-from tests.examples.conftest import figures
-from tests.examples.language_model.conftest import dialogues
+from tests.examples.conftest import dialogues, ran
 
 SIZES = {"layers": 1, "heads": 2, "dim": 16, "context": 8}
 VOCABULARY = 11
@@ -27,23 +22,16 @@ STRANGE = "  Where?\n\n\tZoë läuft für 5 €;  日本 🙂\nA\u00a0B "
 # Texts and tokens
 
 
-class FakeBuilder:
-    """Stands in for TensorFlow Datasets' builder of tiny_shakespeare."""
-
-    prepared = True
-
-    def is_prepared(self):
-        return self.prepared
-
-    def as_dataset(self, split, batch_size):
-        return {"text": np.array([f"{split}. ".encode()])}
-
-
 def test_where_texts_come_from(tmp_path, monkeypatch, capsys):
     path = tmp_path / "text.txt.gz"
     path.write_bytes(gzip.compress("é x".encode()))
     assert language_model.load_text(path) == ("é x", "text.txt.gz (file)")
-    module = types.SimpleNamespace(builder=lambda *_, **__: FakeBuilder(), as_numpy=lambda x: x)
+    # TensorFlow Datasets, with and without tiny_shakespeare.
+    builder = types.SimpleNamespace(
+        is_prepared=lambda: True,
+        as_dataset=lambda split, batch_size: {"text": np.array([f"{split}. ".encode()])},
+    )
+    module = types.SimpleNamespace(builder=lambda *_, **__: builder, as_numpy=lambda x: x)
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", module)
     text, name = language_model.load_text()
     assert text == "train. validation. test. " and "tiny_shakespeare" in name
@@ -52,7 +40,7 @@ def test_where_texts_come_from(tmp_path, monkeypatch, capsys):
     def refuse(address, timeout):
         raise OSError("unreachable")
 
-    monkeypatch.setattr(FakeBuilder, "prepared", False)
+    monkeypatch.setattr(builder, "is_prepared", lambda: False)
     monkeypatch.setattr(shared.socket, "create_connection", refuse)
     monkeypatch.setattr(shared.urllib.request, "getproxies", dict)
     for options, reason in (({}, "OSError: unreachable"), ({"use_sample": True}, "--sample")):
@@ -126,30 +114,24 @@ def test_a_run_leaves_what_it_says_and_generates(text_file, tmp_path, capsys):
     finished = tmp_path / "run"
     options = ["--preset", "small", "--batch-size", 4, "--steps", 6, "--measure-every", 3]
     options += [part for name, size in SIZES.items() for part in (f"--{name}", size)]
-    options += ["--dropout", 0.1, "--data", text_file, "--output", finished]
-    assert main(options) == 0
-    said = figures(finished)
-    assert said["finished"] and len(said["epochs"]) == 2
-    names = {"figures.json", "model.keras", "tokenizer.json"}
-    assert {path.name for path in finished.iterdir()} == names
+    said = ran(main, finished, *options, "--dropout", 0.1, "--data", text_file)
+    assert len(said["epochs"]) == 2
     model, tokenizer, context = language_model.load(finished)
     text = text_file.read_text(encoding="utf-8")
     held_out = text[int(0.9 * len(text)) :]
     assert said["characters"]["validation"] == len(held_out)
     # The loss of each character but the first, in windows, by hand.
     numbers = language_model.encode(tokenizer, held_out)
-    total, count = 0.0, 0
-    for start in range(0, len(numbers) - context, context):
-        window = numbers[start : start + context + 1]
-        logits = numpy(keras.ops.log_softmax(model(window[None, :-1])))[0]
-        total -= np.take_along_axis(logits, window[1:, None], axis=1).sum()
-        count += context
-    assert said["validation_tokens"] == count > len(numbers) - 1 - context
+    starts = range(0, len(numbers) - context, context)
+    windows = np.array([numbers[start : start + context + 1] for start in starts])
+    logits = numpy(keras.ops.log_softmax(model(windows[:, :-1])))
+    loss = -np.take_along_axis(logits, windows[:, 1:, None], axis=2).mean()
+    assert said["validation_tokens"] == windows[:, 1:].size > len(numbers) - 1 - context
     for name in ("validation_loss", "validation_loss_per_character"):
-        np.testing.assert_allclose(said[name], total / count, rtol=1e-5)
-    np.testing.assert_allclose(said["validation_perplexity"], np.exp(total / count), rtol=1e-5)
+        np.testing.assert_allclose(said[name], loss, rtol=1e-5)
+    np.testing.assert_allclose(said["validation_perplexity"], np.exp(loss), rtol=1e-5)
     # All windows are fewer than those of a measurement.
-    np.testing.assert_allclose(said["epochs"][-1]["val_loss"], total / count, rtol=1e-5)
+    np.testing.assert_allclose(said["epochs"][-1]["val_loss"], loss, rtol=1e-5)
     losses = [epoch["val_loss"] for epoch in said["epochs"]]
     assert losses[1] < losses[0] < 1.5 * np.log(tokenizer.get_vocab_size())
 

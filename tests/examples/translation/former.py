@@ -10,12 +10,9 @@ from examples import translation
 
 
 class Saved(keras.Model):
-    """A model with its parts in the order of such a file.
+    """A model with its parts in the order of such a file, of the sizes that `make` takes.
 
-    Args:
-        name: of the model.
-        needs: what 0.1.0 needed to load it.
-        **sizes: what `make` takes.
+    `needs` is what 0.1.0 needed to load it.
     """
 
     def __init__(self, name=None, needs=None, **sizes):

@@ -12,9 +12,7 @@ import keras
 import numpy as np
 import pytest
 
-pytest.importorskip(
-    "tests.examples.translation.former", reason="the example needs the extra `translation`"
-)
+from tests.examples.translation import former  # noqa: F401
 
 # Python has filters since 3.11.4.
 FILTER = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}

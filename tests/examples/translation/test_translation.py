@@ -1,21 +1,15 @@
 """The program `examples.translation`: its batches, its models, and its runs."""
 
-import importlib.util
 from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
-
-from tests.arrays import numpy
-from tests.examples.conftest import figures
-
-if not all(map(importlib.util.find_spec, ("tokenizers", "sacrebleu"))):
-    pytest.skip("the example needs the extra `translation`", allow_module_level=True)
-
 import sacrebleu
 
 from examples import pairs, shared, texts, translation
+from tests.arrays import numpy
+from tests.examples.conftest import ran
 
 KINDS = ["shaw", "rotary", "sin-cos", "bahdanau", "luong"]
 TINY = ["--sample", "--small", "--vocabulary-size", "400", "--batch-tokens", "512", "--beams", "2"]
@@ -29,10 +23,18 @@ def tiny(kind, dropout=0.2):
     return translation.recurrent(40, kind, 8, 8, dropout)
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
+def subwords():
     english, german = pairs.load(sample=True)[1]["train"]
     return texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return subwords()
+
+
+def test_subwords_are_those_of_the_texts(tokenizer):
+    assert subwords().to_str() == tokenizer.to_str()
 
 
 # Batches
@@ -75,15 +77,6 @@ def test_a_batch_is_shifted_by_one(tokenizer, monkeypatch):
         assert tokens[-1] == stop and tokenizer.decode(tokens) == sentence
 
 
-def test_subwords_are_those_of_the_texts(tokenizer):
-    english, german = pairs.load(sample=True)[1]["train"]
-    again = texts.train_tokenizer("unigram", english + german, 200, ["[START]", "[STOP]"])
-    assert again.to_str() == tokenizer.to_str()
-    rows = texts.encode(tokenizer, english)
-    assert [tokenizer.decode(row) for row in rows] == english
-    assert min(map(min, rows)) > translation.STOP
-
-
 # Models
 
 
@@ -123,20 +116,18 @@ def test_schedules_rise_to_the_rate_and_fall(schedule):
 # Runs
 
 
-def train(*arguments, lengths=(16, 64)):
-    """The status of a run with few lengths of batches, for each of which a program is compiled."""
+def train(output, *arguments):
+    """A run with few lengths of batches, for each of which a program is compiled."""
+    files = "alignment.png", "model.keras", "test.txt", "tokenizer.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(translation, "LENGTHS", np.array(lengths))
-        return translation.main([*TINY, *map(str, arguments)])
+        patch.setattr(translation, "LENGTHS", np.array((16, 64)))
+        return ran(translation.main, output, *TINY, *arguments, files=files)
 
 
 @pytest.mark.slow
 def test_a_run_leaves_what_it_says(tmp_path, monkeypatch):
-    assert train("--epochs", 2, "--limit", 120, "--output", tmp_path) == 0
-    said = figures(tmp_path)
-    assert said["finished"] and said["settings"]["sizes"]["train"] == 120
-    names = {"alignment.png", "figures.json", "model.keras", "test.txt", "tokenizer.json"}
-    assert {path.name for path in tmp_path.iterdir()} == names
+    said = train(tmp_path, "--epochs", 2, "--limit", 120)
+    assert said["settings"]["sizes"]["train"] == 120
     translations = (tmp_path / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
     english, german = pairs.load(sample=True)[1]["test"]
     assert said["test_bleu"] == sacrebleu.corpus_bleu(translations, [german]).score
@@ -157,6 +148,4 @@ def test_a_run_leaves_what_it_says(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_recurrent_model_runs(tmp_path):
-    command = ["--limit", 40, "--epochs", 1, "--beams", 1, "--model", "luong"]
-    assert train(*command, "--output", tmp_path) == 0
-    assert figures(tmp_path)["finished"] and (tmp_path / "alignment.png").exists()
+    train(tmp_path, "--limit", 40, "--epochs", 1, "--beams", 1, "--model", "luong")

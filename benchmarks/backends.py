@@ -1,19 +1,20 @@
-"""How a layer is compiled on each backend, and what is known of the device."""
+"""How layers are compiled on each backend, and what is known of the device."""
 
 import keras
+import numpy as np
 
 BACKEND = keras.backend.backend()
 
 
-def _on_tensorflow(call, layer, inputs, case):
+def _on_tensorflow(call, layer, inputs, training, xla):
     import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # or it warns of as many functions as there are rows
     weights = [weight.value for weight in layer.trainable_variables]
 
-    @tf.function(jit_compile=case.xla, autograph=False)
+    @tf.function(jit_compile=xla, autograph=False)
     def run(*inputs):
-        if not case.training:
+        if not training:
             return (call(*inputs),)
         with tf.GradientTape() as tape:
             tape.watch(inputs[0])
@@ -28,7 +29,7 @@ def _on_tensorflow(call, layer, inputs, case):
     return wait
 
 
-def _on_jax(call, layer, inputs, case):
+def _on_jax(call, layer, inputs, training, xla):
     import jax
 
     weights = [weight.value for weight in layer.trainable_variables]
@@ -43,17 +44,15 @@ def _on_jax(call, layer, inputs, case):
     def total(*arguments):
         return (forward(*arguments).astype("float32") ** 2).sum()
 
-    run = jax.jit(jax.grad(total, (0, 1)) if case.training else lambda *given: (forward(*given),))
+    run = jax.jit(jax.grad(total, (0, 1)) if training else lambda *given: (forward(*given),))
     return lambda: jax.block_until_ready(run(inputs[0], weights, state, *inputs[1:]))
 
 
-def _on_torch(call, layer, inputs, case):
+def on_torch(call, weights, inputs, training):
     import torch
 
-    weights = [weight.value for weight in layer.trainable_variables]
-
     def run():
-        if not case.training:
+        if not training:
             with torch.no_grad():
                 return (call(*inputs),)
         x = inputs[0].detach().requires_grad_()
@@ -69,10 +68,37 @@ def _on_torch(call, layer, inputs, case):
     return wait
 
 
-def compiled(call, layer, inputs, case):
-    """A function that runs `call` of the inputs, or its gradients, once, and waits."""
-    on = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}
-    return on[BACKEND](call, layer, inputs, case)
+def compiled(call, inputs, layer=None, training=False, xla=False):
+    """A function that runs `call` of the inputs once, or in training its gradients, and waits.
+
+    `layer` has the weights of `call`, if it has any.
+    """
+    layer = layer or keras.layers.Identity()
+    if BACKEND == "torch":
+        return on_torch(call, [w.value for w in layer.trainable_variables], inputs, training)
+    on = _on_jax if BACKEND == "jax" else _on_tensorflow
+    return on(call, layer, inputs, training, xla)
+
+
+def seeded(layer):
+    """Gives a built layer or model the weights that any other of its shapes gets."""
+    rng = np.random.default_rng(1)
+    for weight in layer.trainable_variables:
+        if len(weight.shape) > 1:  # those with one axis start equal, at 0 or 1
+            weight.assign(0.05 * rng.standard_normal(weight.shape, dtype="float32"))
+    return layer
+
+
+def trained(layer, shape, jit, training=True):
+    """A function that makes a step of a model of one layer, on a sequence (B, T, D).
+
+    Without `training` it predicts.
+    """
+    symbol = keras.Input(shape[1:])
+    model = seeded(keras.Model(symbol, layer(symbol)))
+    model.compile("sgd", "mse", jit_compile=jit)
+    x = np.random.default_rng(0).standard_normal(shape, dtype="float32")
+    return lambda: model.train_on_batch(x, x) if training else model.predict_on_batch(x)
 
 
 def gpu():
