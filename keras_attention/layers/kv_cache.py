@@ -329,9 +329,11 @@ def append(cache, key, value, mask=None, after=None):
     if key.shape[1] == 1:
         # The token's index, computed once for key and value.
         write, at = _write_one, (_rows(cache["key"], index), mask)
-    arrays = {name: x for name, x in {"key": key, "value": value}.items() if name in cache}
-    new = {name: write(cache[name], heads, *at) for name, heads in arrays.items()}
-    return {**cache, "index": after, **new}
+    new = {"index": after}
+    for name, heads in (("key", key), ("value", value)):
+        if name in cache:
+            new[name] = write(cache[name], heads, *at)
+    return {**cache, **new}
 
 
 def _rows(array, index):

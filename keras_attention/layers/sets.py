@@ -154,7 +154,8 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         points = self._to_points(self._points(x), x, context_mask=mask, training=training)
         return self._to_elements(x, points, mask=mask, training=training)
 
-    compute_mask = masks.passed_on
+    def compute_mask(self, x, previous_mask=None):
+        return masks.padding(x, previous_mask)
 
     def compute_output_shape(self, x_shape, mask_shape=None):
         self._points.compute_output_shape(x_shape)

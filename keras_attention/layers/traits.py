@@ -113,9 +113,12 @@ def layout(layer, tensors, explicit, cache, return_attention_scores=False, **giv
         sizes = [layer._cached_shapes]
     kv_cache.check(cache, layout, query.shape[0], count, *sizes)
     reason = traits.no_decoding_reason if layout.appends else traits.no_cache_reason
-    check_cache(layer, reason)
-    known = _KNOWN if layout.appends else _KNOWN[:4]
-    refused = [name for name in known if given.get(name) is not None]
+    if reason is not None:
+        check_cache(layer, reason)
+    refused = []
+    for name in _KNOWN if layout.appends else _KNOWN[:4]:
+        if given.get(name) is not None:
+            refused.append(name)
     if refused:
         raise ValueError(
             f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "

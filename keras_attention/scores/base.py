@@ -169,7 +169,8 @@ class Learned(Score, saved=False):
     def into_spec(self, spec, query, key, key_is_prepared=False):
         if not key_is_prepared:
             sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
-            self._sizes = self._sizes or sizes
+            if self._sizes is None:
+                self._sizes = sizes
             if sizes != self._sizes:
                 raise ValueError(
                     f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "

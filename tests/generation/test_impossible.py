@@ -77,7 +77,7 @@ def test_no_digits_are_lost_to_what_all_logits_share():
 @pytest.mark.ci
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_cache_that_is_too_short_is_an_error_after_the_loop(compiled):
-    layer = SelfAttention(2, 2)
+    layer = SelfAttention(2, 2, causal=True)
     layer.build((None, None, 4))
 
     def write(tokens, entries):

@@ -7,10 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import (
-    RMSNorm,
-    TransformerBlock,
-)
+from keras_attention import InducedSetAttentionBlock, RMSNorm, TransformerBlock
 from tests.arrays import built, close, numpy, random
 
 B, T, S, D, WIDTH, HIDDEN, H = 3, 5, 7, 8, 6, 16, 2
@@ -182,3 +179,11 @@ def test_a_block_without_self_attention_has_one_kind_of_scores_and_a_memory():
     found, scores = block(X, CONTEXT, return_attention_scores=True, context_mask=seen)
     assert {name: tuple(s.shape) for name, s in scores.items()} == {"cross_attention": (B, H, T, S)}
     close(block(X, block.cache_context(CONTEXT, seen)), found)
+
+
+def test_inducing_points_attend_to_the_set_and_the_set_to_them():
+    layer = built(InducedSetAttentionBlock(HIDDEN, H, num_inducing_points=3), X.shape)
+    points = np.repeat(numpy(layer._points.queries).reshape(1, 3, D), B, axis=0)
+    hidden = layer._to_points(points, X, context_mask=MASK)
+    expected = numpy(layer._to_elements(X, hidden)) * MASK[..., None]
+    close(numpy(layer(X, mask=MASK)), expected, 5e-5)
