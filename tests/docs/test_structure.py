@@ -13,6 +13,7 @@ import pytest
 
 import keras_attention
 from keras_attention.core import former_modules
+from tests import mutants
 
 PACKAGE = Path(keras_attention.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -274,3 +275,10 @@ def test_the_door_names_all_that_it_imports():
         else:
             assert isinstance(node, (ast.Expr, ast.Assign)), "the door holds no logic"
     assert sorted(bound) == sorted(keras_attention.__all__)
+
+
+def test_faults_that_the_suite_must_see_can_be_made():
+    for mutant in mutants.mutants():
+        mutants.mutated(mutant)
+        for path in re.findall(r"tests/[\w/.]+", mutant["tests"]):
+            assert (mutants.ROOT / path).exists(), path
