@@ -35,10 +35,10 @@ QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
 class BaseAttention(saving.ConfigurableLayer, saved=False):
-    """A layer that splits its inputs into heads, attends, and joins the heads.
+    """A layer that splits its inputs into heads, attends, and merges the heads.
 
     A call reads sequences, splits them into heads, extends these by those of a cache, attends and
-    joins the heads. Subclasses implement `attend`: softmax attention by its slots, linear time by a
+    merges the heads. Subclasses implement `attend`: softmax attention by its slots, linear time by a
     recurrence. The arguments and those of a call are described by `Attention`.
     """
 
@@ -209,7 +209,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
         heads = self.heads.cached if layout.appends else self.heads
-        output = heads.join(result, x.query)
+        output = heads.merge(result, x.query)
         if extended.lost is not None:
             output = kv_cache.spoil(output, extended.lost)
         if x.of_query is not None or x.of_key is not None:

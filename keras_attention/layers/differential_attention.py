@@ -139,17 +139,17 @@ class DifferentialHeads(EinsumHeads):
         ours, other = ops.unstack(ops.reshape(array, pairs), axis=axis + 1)
         return ops.reshape(ours - factor * other, (*before, layer.num_heads, *after))
 
-    def join(self, result, query):
+    def merge(self, result, query):
         output = self._difference(result.output, axis=2)
         output = self.layer.head_norm(output) * (1 - self.layer.lambda_init)
-        return super().join(result.replace(output=output), query)
+        return super().merge(result.replace(output=output), query)
 
     def scores(self, weights, query, value):
         return super().scores(self._difference(weights, axis=1), query, value)
 
     def restricted(self, x):
         x = super().restricted(x)
-        pairs = x.of_pairs.items()
+        pairs = x.pairwise.items()
         return x._replace(**{name: self.of_attentions(array, name) for name, array in pairs})
 
     def of_attentions(self, array, name="weights"):

@@ -239,8 +239,8 @@ class AbsorbedHeads:
         key = ops.concatenate(heads.latents(key, "key"), axis=-1)
         return query, ops.expand_dims(key, 2), None
 
-    def join(self, result, query):
+    def merge(self, result, query):
         heads = self.expanded
         latents = result.output[..., heads.layer.rope_dim :]
         output = ops.einsum("bthc,chv->bthv", latents, heads.up_kernel("value"))
-        return heads.join(result.replace(output=output), query)
+        return heads.merge(result.replace(output=output), query)

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_attention.core.hints import Cache, Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
-from keras_attention.models.encoder import OF_PAIRS, Stack
+from keras_attention.models.encoder import PAIRS, Stack
 from keras_attention.sequences import masks, sequence, shapes
 
 
@@ -75,10 +75,10 @@ class Decoder(Stack):
         training: bool | None = None,
     ) -> Tensors:
         cache, tokens = self._split(cache)
-        of_pairs = attention_mask, positions, segment_ids
+        pairs = attention_mask, positions, segment_ids
         if tokens is None:
-            return self._read(inputs, context, types, mask, context_mask, of_pairs, cache, training)
-        given = zip(("types", *OF_PAIRS), (types, *of_pairs), strict=True)
+            return self._read(inputs, context, types, mask, context_mask, pairs, cache, training)
+        given = zip(("types", *PAIRS), (types, *pairs), strict=True)
         if refused := [name for name, value in given if value is not None]:
             raise ValueError(
                 "A call with a cache that passes the `original_max_length` of 'longrope' takes "
@@ -86,7 +86,7 @@ class Decoder(Stack):
             )
 
         def read(ids, mask, cache):
-            none = (None,) * len(OF_PAIRS)
+            none = (None,) * len(PAIRS)
             return self._read(ids, context, None, mask, context_mask, none, cache, training)
 
         mask = masks.padding(inputs, mask, "inputs", features=False)

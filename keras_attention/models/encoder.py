@@ -18,8 +18,8 @@ from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
 
 # The arguments of a call that all blocks get as they are given, and all but the inputs.
-OF_PAIRS = ("attention_mask", "positions", "segment_ids")
-ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", *OF_PAIRS)
+PAIRS = ("attention_mask", "positions", "segment_ids")
+ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", *PAIRS)
 
 
 class Rows(NamedTuple):
@@ -171,13 +171,13 @@ class Stack(saving.ConfigurableModel, saved=False):
             return given._replace(positions=sequence.COMPACTED)
         return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
 
-    def _read(self, inputs, context, types, mask, context_mask, of_pairs, cache, training):
-        """The result of a call; `of_pairs` are its arguments of these names."""
-        attention_mask, positions, segment_ids = of_pairs
+    def _read(self, inputs, context, types, mask, context_mask, pairs, cache, training):
+        """The result of a call; `pairs` are its arguments of these names."""
+        attention_mask, positions, segment_ids = pairs
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
-        rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *of_pairs)
+        rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
         x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         for block, cells, of_block, before in self._of_blocks(context, cache):
@@ -251,7 +251,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         else:
             self._masks_of(x, mask)
             x = self.embeddings.compute_output_spec(x, given["types"])
-        of_blocks = {name: given[name] for name in ("context_mask", *OF_PAIRS)}
+        of_blocks = {name: given[name] for name in ("context_mask", *PAIRS)}
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
         for block, _, of_block, before in self._of_blocks(context, cache):
@@ -326,5 +326,5 @@ class Encoder(Stack):
         segment_ids: Tensors | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        of_pairs = attention_mask, positions, segment_ids
-        return self._read(inputs, None, types, mask, None, of_pairs, None, training)
+        pairs = attention_mask, positions, segment_ids
+        return self._read(inputs, None, types, mask, None, pairs, None, training)

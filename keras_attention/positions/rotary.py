@@ -137,12 +137,12 @@ class Rotary(Position):
 
     def _factors(self, name, given):
         """Positive numbers, one for each pair, for "longrope"; None for the other scalings."""
-        of_pairs, listed = self.scaling == "longrope", isinstance(given, (list, tuple, np.ndarray))
-        if of_pairs and listed and all(shapes.is_number(x) and x > 0 for x in given):
+        needed, listed = self.scaling == "longrope", isinstance(given, (list, tuple, np.ndarray))
+        if needed and listed and all(shapes.is_number(x) and x > 0 for x in given):
             return tuple(float(factor) for factor in given)
-        if of_pairs or given is not None:
+        if needed or given is not None:
             raise ValueError(
-                f"`{name}` must be {'positive numbers' if of_pairs else 'None'} with "
+                f"`{name}` must be {'positive numbers' if needed else 'None'} with "
                 f"scaling={self.scaling!r}. Received: {name}={given!r}"
             )
         return None

@@ -165,7 +165,7 @@ class Pairs(NamedTuple):
     of_key: Order | None = None
 
     @property
-    def of_pairs(self):
+    def pairwise(self):
         """The mask and the bias of pairs that are given, by name."""
         names = "attention_mask", "attention_bias"
         return {name: array for name in names if (array := getattr(self, name)) is not None}
@@ -200,7 +200,7 @@ class Pairs(NamedTuple):
             query_mask=masked(self.query_mask, of_query),
             key_mask=masked(self.key_mask, of_key),
             seen=masked(self.seen, of_key),
-            **{name: found._pairs_in_order(array) for name, array in self.of_pairs.items()},
+            **{name: found._pairs_in_order(array) for name, array in self.pairwise.items()},
         )
 
     def _pairs_in_order(self, array, back=False):

@@ -1,4 +1,4 @@
-"""Heads: how inputs are split into heads, and heads joined into one output."""
+"""Heads: how inputs are split into heads, and merged into one output."""
 
 from keras_attention.layers.heads.base import ROLES, DenseHeads, EinsumHeads, Heads
 

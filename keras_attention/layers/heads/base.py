@@ -122,7 +122,7 @@ class Heads:
         """The values that are combined, made of those that a cache stores."""
         return value
 
-    def join(self, result, query):
+    def merge(self, result, query):
         """The output of the layer, made of an `AttentionResult`."""
         heads = result.output
         # Sizes of the query, not of `heads`: ONNX's converter gets sizes after a loop wrong.
@@ -139,7 +139,7 @@ class Heads:
             inputs.check_not_padding(x.attention_mask, x.query)
         if x.attention_bias is not None:
             inputs.check_bias("attention_bias", x.attention_bias)
-        for name, array in x.of_pairs.items():
+        for name, array in x.pairwise.items():
             if axes is None:
                 sizes = x.query.shape[0], heads, x.query.shape[1], x.value.shape[1]
                 inputs.check_fits(name, array, *sizes)
@@ -148,7 +148,7 @@ class Heads:
 
     def restricted(self, x):
         """The `Pairs` x with masks and a bias as (B, T), (B, S) and (B, H, T, S) of the heads."""
-        axes, pairs = self.axes, x.of_pairs.items()
+        axes, pairs = self.axes, x.pairwise.items()
         if axes is None:
             return x._replace(**{name: inputs.four_axes(name, array) for name, array in pairs})
         folded = {name: axes.fold_mask(array, x.query, x.value) for name, array in pairs}
@@ -350,7 +350,7 @@ class EinsumHeads(DenseHeads):
         heads = self.dense(role)(ops.reshape(table, (*(1,) * (self.rank - 2), *table.shape)))
         return ops.reshape(heads, heads.shape[-3:])
 
-    def join(self, result, query):
+    def merge(self, result, query):
         heads, dense, axes = result.output, self.layer._output_dense, self.axes
         if axes is not None:
             heads = axes.unfold(heads, query)

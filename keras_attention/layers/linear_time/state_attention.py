@@ -177,13 +177,13 @@ class StateHeads(EinsumHeads):
 
 
 class NormedHeads(StateHeads):
-    """Heads whose outputs are normalized before they are joined."""
+    """Heads whose outputs are normalized before they are merged."""
 
-    def join(self, result, query):
+    def merge(self, result, query):
         layer, output = self.layer, result.output
         if layer.head_norm_layer is not None:
             output = ops.cast(layer.head_norm_layer(output), layer.compute_dtype)
-        return super().join(result.replace(output=output), query)
+        return super().merge(result.replace(output=output), query)
 
 
 class GatedStateAttention(StateAttention, saved=False):

@@ -341,7 +341,7 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             pairs = zip(states, aligned, strict=True)
             aligned = [ops.cast(ops.reshape(x, ops.shape(old)), old.dtype) for x, old in pairs]
         query, weights = query[:, None], result.weights
-        context = ops.cast(attention.heads.join(result, query)[:, 0], self.compute_dtype)
+        context = ops.cast(attention.heads.merge(result, query)[:, 0], self.compute_dtype)
         if weights is not None:
             weights = attention.heads.scores(weights, query, value)
         return context, weights, aligned
