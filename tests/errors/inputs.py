@@ -1,7 +1,9 @@
 """What is raised for the shapes, sizes, types and masks of inputs, and for files."""
 
 import tempfile
+import types
 
+import h5py
 import keras
 import numpy as np
 
@@ -35,6 +37,14 @@ def load_unbuilt():
         other.load_weights(f"{folder}/model.weights.h5")
 
 
+def load_unbuilt_layer():
+    """The same without Keras, which passes on the message alone."""
+    with h5py.File("memory", "w", driver="core", backing_store=False) as file:
+        file["layer/vars/0"] = X
+        store = types.SimpleNamespace(h5_file=file, _h5_entry_path="layer")
+        ka.SelfAttention(2, 4, name="inner").load_own_variables(store)
+
+
 def of_others(query=(B, T, D), value=(B, S, 6), key=(B, S, D)):
     """A call of a layer that was built for a value of 6 features and a key of 4."""
     layer = built(ka.MultiHeadAttention(2, 4), (B, T, D), (B, S, 6), (B, S, D))
@@ -60,7 +70,10 @@ ROWS = {
     r"`query` .*query\.shape=\(2, 3, 2\)": lambda: of_others(query=(B, T, 2)),
     "3 axes, as when .*2, 3, 1, 4": lambda: of_others((B, T, 1, D), (B, S, 1, 6), (B, S, 1, D)),
     "`key` .*order of inputs is query, value": lambda: of_others((B, T, D), (B, S, D), (B, S, 6)),
-    "weights of 'inner'.*an unbuilt SelfAttention": load_unbuilt,
+    "weights of 'inner'.*an unbuilt SelfAttention": (
+        load_unbuilt,
+        load_unbuilt_layer,
+    ),
     # Masks
     "query=3, query_mask=4": lambda: ka.Attention()(X, Y, query_mask=true(B, T + 1)),
     "`value_mask` must have 2 axes": lambda: ka.Attention()(X, Y, value_mask=true(S)),

@@ -138,7 +138,7 @@ def of_two_loops(tokens, state, memory, step):
         return ka.generation.greedy(closed, tokens, state, max_tokens=6, **options)
 
     # As one structure: the tokens, and the logarithms of their probabilities.
-    return ka.generation.Generated(*map(ops.stack, zip(texts(0.0), texts(9.0), strict=True)))
+    return ka.generation.Generated(*map(ops.stack, zip(texts(0.5), texts(1.0), strict=True)))
 
 
 def of_another_order(tokens, state, memory, step):
