@@ -38,8 +38,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     """A layer that splits its inputs into heads, attends, and merges the heads.
 
     A call reads sequences, splits them into heads, extends these by those of a cache, attends and
-    merges the heads. Subclasses implement `attend`: softmax attention by its slots, linear time by a
-    recurrence. The arguments and those of a call are described by `Attention`.
+    merges the heads. Subclasses implement `attend`: softmax attention by its slots, linear time by
+    a recurrence. The arguments and those of a call are described by `Attention`.
     """
 
     _masks = (
