@@ -1,9 +1,8 @@
 """`--share N`: one in N of the cases of all tests, where the others run elsewhere.
 
-On JAX, which compiles each of them anew, of the slow tests, and with the oldest and the nightly
-Keras CI runs one in N; the relations of `tests/contract` are whole there. A test of fewer than N
-cases has one of them in some shares and none in others. Which ones changes with the package (by
-`FUZZ_SEED`).
+On JAX, which compiles each of them anew, and of the slow tests CI runs one in N; layers and the
+relations of `tests/contract` are whole there. A test of fewer than N cases has one of them in some
+shares and none in others. Which ones changes with the package (by `FUZZ_SEED`).
 """
 
 import collections
