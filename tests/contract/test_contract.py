@@ -18,6 +18,7 @@ AROUND = {
     "context": tuple(RELATIONS),
     "cell": tuple(RELATIONS),
 }
+LONG = "refusals", "dtypes", "program", "gradients", "saved"
 if keras.config.backend() == "jax":
     # Each call of other shapes is a program, and takes long to compile.
     few = "rows", "padding", "pieces", "future", "memory"
@@ -37,8 +38,9 @@ def cases():
 
 
 def param(relation, place, entry):
-    # On TensorFlow, as slow ones: around layers there are two thirds of all.
-    marks = [pytest.mark.ci] * (place != "alone")
+    # On TensorFlow, as slow ones: around layers there are two thirds of all, and these of slots
+    # take a third of the time of the rest.
+    marks = [pytest.mark.ci] * (place != "alone" or (entry.of_slot and relation in LONG))
     return pytest.param(relation, place, entry, id=f"{entry}-{place}-{relation}", marks=marks)
 
 
