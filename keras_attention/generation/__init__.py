@@ -1,12 +1,26 @@
 """Generation: tokens one at a time, from any model with a step function.
 
 `greedy`, `sample` and `beam_search` drive a function `step(tokens, cache)` in one loop of
-`keras.ops`; `compiled` makes one program of a function that calls them.
+`keras.ops`; `stream` yields its tokens as they come, `compiled` makes one program of a function
+that calls them, and `draw` is one step of sampling. `Constraints` and other rules change logits.
 """
 
 from keras_attention.generation.beam import beam_search
 from keras_attention.generation.constraints import Constraints
-from keras_attention.generation.loop import Generated, compiled
-from keras_attention.generation.sampling import greedy, sample
+from keras_attention.generation.generated import Generated
+from keras_attention.generation.programs import compiled
+from keras_attention.generation.rules import LengthDecay, Penalty, Rule
+from keras_attention.generation.sampling import draw, greedy, sample
 
-__all__ = ["Constraints", "Generated", "beam_search", "compiled", "greedy", "sample"]
+__all__ = [
+    "Constraints",
+    "Generated",
+    "LengthDecay",
+    "Penalty",
+    "Rule",
+    "beam_search",
+    "compiled",
+    "draw",
+    "greedy",
+    "sample",
+]

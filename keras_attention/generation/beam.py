@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from keras import ops
 
-from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
-from keras_attention.generation.constraints import NONE, Constraints
-from keras_attention.generation.loop import Generated, Step, Steps, check_found, normalized
+from keras_attention.generation.generated import Generated
+from keras_attention.generation.rules import NONE, Rule, apply
+from keras_attention.generation.search import Ends, Search, Step, normalized, text_of
 from keras_attention.sequences import shapes
 
 
@@ -21,16 +21,12 @@ def beam_search(
     cache: Tensors,
     memory: Tensors | None = None,
     *,
-    num_beams: int,
-    max_tokens: int,
-    length_penalty: float = 0.6,
-    length_rule: str = "wu",
-    stopping: str = "exact",
-    num_return: int | None = 1,
+    max_tokens: int | Tensor,
     stop_tokens: Sequence[int] = (),
     pad_token: int = 0,
-    constraints: Constraints | None = None,
+    constraints: Rule | Sequence[Rule] | None = None,
     prompt: Tensor | None = None,
+    **settings: Any,
 ) -> Generated:
     r"""The hypotheses with the best scores that beam search finds, best first.
 
@@ -71,12 +67,14 @@ def beam_search(
             these. In `transformers` they are `early_stopping="never"`, `True` and `False`.
         num_return: N, the number of hypotheses to return per row, at most `num_beams`; or None for
             the best one in the shapes of `greedy`, without an axis of hypotheses.
+        renormalize: whether log-probabilities are normalized again after `constraints` changed
+            them, so that those of the tokens that remain sum to 1 (`renormalize_logits` of
+            `transformers`).
 
     Returns:
-        `Generated(tokens, lengths, log_probabilities, scores)` of shapes (B, N, max_tokens),
-        (B, N), (B, N, max_tokens), (B, N), best first; with `num_return=None`, of shapes
-        (B, max_tokens), (B,), (B, max_tokens), (B,). Scores are s(y). If fewer than N hypotheses
-        are possible, the rest is empty, with a score of −inf.
+        A `Generated` of shapes (B, N, max_tokens), (B, N), (B, N, max_tokens), (B, N), best first;
+        with `num_return=None`, of shapes (B, max_tokens), (B,), (B, max_tokens), (B,). Scores are
+        s(y). If fewer than N hypotheses are possible, the rest is empty, with a score of −inf.
 
     Raises:
         ValueError, TypeError: an argument, or the result of `step`, is not as described; see
@@ -91,111 +89,189 @@ def beam_search(
     >>> print(keras.ops.convert_to_numpy(found.tokens))  # 0.4 · 0.9, where greedy finds 0.5 · 0.4
     [[[2 0]]]
     """
-    given = locals()
-    shapes.check_count("num_beams", num_beams)
-    alone = num_return is None
-    num_return = 1 if num_return is None else num_return
-    shapes.check_count("num_return", num_return)
-    if num_return > num_beams:
-        raise ValueError(
-            "`num_return` must be at most `num_beams`. "
-            f"Received: num_return={num_return}, num_beams={num_beams}"
-        )
-    shapes.check_number("length_penalty", length_penalty, minimum=0)
-    shapes.check_choice("length_rule", length_rule, ("wu", "power"))
-    shapes.check_choice("stopping", stopping, ("exact", "first", "estimate"))
-    # The exact bound holds for the hypotheses that are returned, the others for all beams.
-    stored = num_return if stopping == "exact" else num_beams
-    steps = Steps(given, copies=num_beams)
-    # Rounded identically everywhere, so that a score can equal its bound, and never exceed it.
-    lengths = np.arange(max_tokens + 1.0)
-    bases = (5 + lengths) / 6 if length_rule == "wu" else np.maximum(lengths, 1)
-    with np.errstate(over="ignore"):
-        penalties = (bases**length_penalty).astype("float32")
-    if not np.isfinite(penalties).all():
-        raise ValueError(
-            "`length_penalty` must be a number whose lp(`max_tokens`), as `length_rule` defines "
-            f"it, is finite. Received: length_penalty={length_penalty}, max_tokens={max_tokens}"
-        )
-    penalties = penalties.tolist()
-    candidates = num_beams * (1 + len(steps.stop_tokens))
+    strategy = Beams(**settings)
+    ends = Ends(max_tokens, stop_tokens, pad_token, constraints)
+    return Search(strategy, ends, step).found(tokens, cache, memory, prompt)
 
-    def penalty(n):
-        return ops.take(ops.convert_to_tensor(penalties, dtype="float32"), n)
 
-    def undone(t, live, finished):
+class Searched(NamedTuple):
+    """What the loop of a beam search carries beside counts, caches and states of rules."""
+
+    tokens: Any
+    live: Any
+    finished: Any
+    # Which rows are not done, and which are lost: their logits are no numbers.
+    going: Any
+    lost: Any
+
+
+class Beams:
+    """The strategy of `beam_search`, whose settings it checks."""
+
+    rules: tuple[Rule, ...] = ()
+
+    def __init__(
+        self,
+        num_beams,
+        length_penalty=0.6,
+        length_rule="wu",
+        stopping="exact",
+        num_return=1,
+        renormalize=False,
+    ):
+        self.num_beams = self.copies = shapes.check_count("num_beams", num_beams)
+        self.alone = num_return is None
+        self.num_return = 1 if self.alone else shapes.check_count("num_return", num_return)
+        if self.num_return > num_beams:
+            raise ValueError(
+                "`num_return` must be at most `num_beams`. "
+                f"Received: num_return={num_return}, num_beams={num_beams}"
+            )
+        self.length_penalty = shapes.check_number("length_penalty", length_penalty, minimum=0)
+        self.length_rule = shapes.check_choice("length_rule", length_rule, ("wu", "power"))
+        self.stopping = shapes.check_choice("stopping", stopping, ("exact", "first", "estimate"))
+        self.renormalize = shapes.check_flag("renormalize", renormalize)
+        # The exact bound holds for the hypotheses that are returned, the others for all beams.
+        self.stored = self.num_return if stopping == "exact" else num_beams
+        self.form = "beams", tuple(sorted(vars(self).items()))
+
+    def settings(self, rows):
+        return {}
+
+    def constants(self, settings, max_tokens):
+        # Rounded identically everywhere, so that a score can equal its bound, and never exceed it.
+        lengths = np.arange(max_tokens + 1.0)
+        bases = (5 + lengths) / 6 if self.length_rule == "wu" else np.maximum(lengths, 1)
+        with np.errstate(over="ignore"):
+            penalties = (bases**self.length_penalty).astype("float32")
+        if not np.isfinite(penalties).all():
+            raise ValueError(
+                "`length_penalty` must be a number whose lp(`max_tokens`), as `length_rule` "
+                f"defines it, is finite. Received: length_penalty={self.length_penalty}, "
+                f"max_tokens={max_tokens}"
+            )
+        return {"penalties": ops.convert_to_tensor(penalties)}
+
+    def begin(self, ends, tokens, limits, rows):
+        # All beams of a row start alike, so only the first of them counts.
+        first = ops.where(ops.arange(self.num_beams) == 0, 0.0, NONE)
+        live = _empty(rows, self.num_beams, ends.max_tokens, ends.pad_token)
+        return Searched(
+            ops.repeat(ops.expand_dims(tokens, -1), self.num_beams, axis=1),
+            live._replace(scores=ops.broadcast_to(first, (rows, self.num_beams))),
+            _empty(rows, self.stored, ends.max_tokens, ends.pad_token),
+            limits > 0,
+            ops.zeros((rows,), dtype="bool"),
+        )
+
+    def going(self, constants, carried):
+        more = carried.count < constants["limits"][:: self.num_beams]
+        return ops.any(ops.logical_and(carried.chosen.going, more))
+
+    def last(self, carried):
+        return ops.reshape(carried.chosen.tokens, (-1,))
+
+    def unfinished(self, carried):
+        return ops.repeat(carried.chosen.going, self.num_beams, axis=0)
+
+    def _undone(self, count, limits, penalties, live, finished):
         """Which rows have a live beam that may beat a finished one, (B,)."""
         best, worst = live.scores[:, 0], finished.scores[:, -1]
-        if stopping == "first":
+        if self.stopping == "first":
             return ops.logical_and(best > NONE, worst == NONE)
-        return best / (penalties[-1] if stopping == "exact" else penalty(t)) > worst
+        at = limits if self.stopping == "exact" else count
+        return best / ops.take(penalties, at) > worst
 
-    def undecided(t, tokens, leaves, live, finished, going, lost):
-        return ops.logical_and(t < max_tokens, ops.any(going))
-
-    def advance(constants, t, tokens, leaves, live, finished, going, lost):
-        memory, prompt = constants
-        logits, leaves = steps(ops.reshape(tokens, (-1,)), leaves, memory)
-        log_probs, unknown = _log_probs(t, logits, live, steps.rules, prompt)
+    def advance(self, ends, constants, carried, logits):
+        num_beams, (count, _, states, chosen) = self.num_beams, carried
+        _, live, finished, going, lost = chosen
+        given = constants["limits"], constants["prompt"], ends.stops
+        lengths = ops.broadcast_to(count, (ops.shape(logits)[0],))
+        history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
+        text = text_of(history, lengths, *given)
+        log_probs, unknown = self._log_probs(logits, live, ends.rules, text, states)
+        limits = constants["limits"][::num_beams]
         # The live beams of a row that is done change nothing.
-        lost = ops.logical_or(lost, ops.logical_and(unknown, going))
-        live, parents, tokens = _continued(live, t, log_probs, candidates)
-        if steps.stop_tokens:
-            stops = steps.stops(tokens)
-            ends = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
-            ends = ops.logical_and(ends, going[:, None])
-            scores = ops.where(ends, live.scores / penalty(t + 1), NONE)
-            finished = _best(finished, live._replace(scores=scores), stored)
-            _, indices = ops.top_k(ops.where(stops, NONE, live.scores), num_beams)
-            stops, parents, tokens, *live = _at((stops, parents, tokens, *live), indices)
-            live = _Beams(*live)
+        active = ops.logical_and(going, count < limits)
+        lost = ops.logical_or(lost, ops.logical_and(unknown, active))
+        stops = None
+        if ends.stops:
+            every = ops.arange(logits.shape[1], dtype="int32")
+            stops = ends.stopping(text, ops.broadcast_to(every, ops.shape(logits)))
+            stops = ops.reshape(stops, (-1, num_beams * logits.shape[1]))
+        size = num_beams * (1 + len(ends.stops))
+        new, parents, tokens, indices = _continued(live, count, log_probs, size)
+        if ends.stops:
+            stops = ops.take_along_axis(stops, indices, axis=1)
+            ending = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
+            ending = ops.logical_and(ending, active[:, None])
+            penalty = ops.take(constants["penalties"], count + 1)
+            scores = ops.where(ending, new.scores / penalty, NONE)
+            finished = _best(finished, new._replace(scores=scores), self.stored)
+            _, indices = ops.top_k(ops.where(stops, NONE, new.scores), num_beams)
+            stops, parents, tokens, *new = _at((stops, parents, tokens, *new), indices)
+            new = _Beams(*new)
             # With a small vocabulary there may be fewer continuations than beams.
-            live = live._replace(scores=ops.where(stops, NONE, live.scores))
-        rows = ops.reshape(_flat(parents, num_beams), (-1,))
-        leaves = tuple(ops.take(leaf, rows, axis=0) for leaf in leaves)
+            new = new._replace(scores=ops.where(stops, NONE, new.scores))
+        if ends.limits is not None:
+            # A row that has as many tokens as it may keeps its live beams for the result.
+            kept = (
+                ops.where(ops.reshape(active, (-1, *[1] * (len(x.shape) - 1))), x, y)
+                for x, y in zip(new, live, strict=True)
+            )
+            new = _Beams(*kept)
         # After the last step live beams compete in the rows that were not done before it.
-        goes_on = ops.logical_or(t + 1 == max_tokens, undone(t + 1, live, finished))
+        undone = self._undone(count + 1, limits, constants["penalties"], new, finished)
+        goes_on = ops.logical_or(count + 1 >= limits, undone)
         going = ops.logical_and(going, goes_on)
-        return t + 1, tokens, leaves, live, finished, going, lost
+        rows = ops.reshape(_flat(parents, num_beams), (-1,))
+        found = Searched(tokens, new, finished, going, lost)
+        return rows, ops.reshape(tokens, (-1,)), found
 
-    # All beams of a row start alike, so only the first of them counts.
-    first = ops.where(ops.arange(num_beams) == 0, 0.0, NONE)
-    live = _empty(steps.rows, num_beams, max_tokens, pad_token)
-    start = (
-        ops.convert_to_tensor(0, dtype="int32"),
-        ops.repeat(ops.expand_dims(steps.tokens, -1), num_beams, axis=1),
-        steps.leaves,
-        live._replace(scores=ops.broadcast_to(first, (steps.rows, num_beams))),
-        _empty(steps.rows, stored, max_tokens, pad_token),
-        ops.ones((steps.rows,), dtype="bool"),
-        ops.zeros((steps.rows,), dtype="bool"),
-    )
-    constants = (steps.memory, steps.prompt)
-    *_, live, finished, going, lost = backend.while_loop(undecided, advance, start, constants)
+    def _log_probs(self, logits, live, rules, text, states):
+        """Log-probabilities (B, N, V), −inf if impossible, and which rows have none, (B,)."""
+        logits, norm = normalized(logits)
+        log_probs = logits - norm
+        if rules:
+            log_probs = apply(rules, log_probs, text, states)
+            if self.renormalize:
+                changed, rest = normalized(log_probs)
+                log_probs = ops.where(rest > NONE, changed - rest, log_probs)
+        log_probs = ops.reshape(log_probs, (-1, self.num_beams, logits.shape[1]))
+        norm = ops.reshape(norm, (-1, self.num_beams, 1))
+        alive = ops.expand_dims(live.scores > NONE, -1)
+        lost = ops.any(ops.logical_and(alive, ops.isnan(norm)), axis=(1, 2))
+        # `norm` is −inf where the beam has no continuation, and NaN where it is lost.
+        goes_on = ops.logical_and(alive, norm > NONE)
+        return ops.where(goes_on, log_probs, NONE), lost
 
-    # Live beams of the other rows are incomplete hypotheses, or of no interest any more.
-    scores = ops.where(going[:, None], live.scores / penalties[-1], NONE)
-    found = _best(finished, live._replace(scores=scores), num_return)
-    none = found.scores == NONE
-    scores = ops.where(lost[:, None], float("nan"), found.scores)
-    check_found(scores)
-    found = Generated(
-        ops.where(none[..., None], pad_token, found.tokens),
-        ops.where(none, 0, found.lengths),
-        ops.where(none[..., None], 0.0, found.log_probs),
-        scores,
-    )
-    return Generated(*(array[:, 0] for array in found)) if alone else found
+    def result(self, ends, constants, carried):
+        chosen, limits = carried.chosen, constants["limits"][:: self.num_beams]
+        # Live beams of the other rows are incomplete hypotheses, or of no interest any more.
+        penalty = ops.take(constants["penalties"], limits)[:, None]
+        scores = ops.where(chosen.going[:, None], chosen.live.scores / penalty, NONE)
+        live = chosen.live._replace(scores=scores)
+        found = _best(chosen.finished, live, self.num_return)
+        none = found.scores == NONE
+        found = Generated(
+            ops.where(none[..., None], ends.pad_token, found.tokens),
+            ops.where(none, 0, found.lengths),
+            ops.where(none[..., None], 0.0, found.log_probs),
+            ops.where(chosen.lost[:, None], float("nan"), found.scores),
+        )
+        if not self.alone:
+            return found
+        return Generated(*(array[:, 0] for array in found[:4]))
 
 
-class _Beams(typing.NamedTuple):
+class _Beams(NamedTuple):
     """N hypotheses in each row: (B, N), (B, N), (B, N, max_tokens), (B, N, max_tokens)."""
 
     # Sums of log-probabilities, divided by lp once finished.
-    scores: typing.Any
-    lengths: typing.Any
-    tokens: typing.Any
-    log_probs: typing.Any
+    scores: Any
+    lengths: Any
+    tokens: Any
+    log_probs: Any
 
 
 def _empty(rows, count, max_tokens, pad_token):
@@ -207,25 +283,8 @@ def _empty(rows, count, max_tokens, pad_token):
     )
 
 
-def _log_probs(t, logits, live, rules, prompt):
-    """Log-probabilities (B, N, V), −inf if impossible, and which rows have none, (B,)."""
-    num_beams, vocabulary = live.scores.shape[1], logits.shape[1]
-    logits, norm = normalized(logits)
-    log_probs = logits - norm
-    if rules is not None:
-        history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
-        log_probs = rules(t, log_probs, history, prompt)
-    log_probs = ops.reshape(log_probs, (-1, num_beams, vocabulary))
-    norm = ops.reshape(norm, (-1, num_beams, 1))
-    alive = ops.expand_dims(live.scores > NONE, -1)
-    lost = ops.any(ops.logical_and(alive, ops.isnan(norm)), axis=(1, 2))
-    # `norm` is −inf where the beam has no continuation, and NaN where it is lost.
-    goes_on = ops.logical_and(alive, norm > NONE)
-    return ops.where(goes_on, log_probs, NONE), lost
-
-
 def _continued(live, t, log_probs, count):
-    """The best `count` continuations by a token, or all, with their beams and their tokens."""
+    """The best `count` continuations by a token, or all, and their beams, tokens and indices."""
     num_beams, vocabulary = log_probs.shape[1:]
     every = num_beams * vocabulary
     scores = ops.expand_dims(live.scores, -1) + log_probs
@@ -241,7 +300,7 @@ def _continued(live, t, log_probs, count):
         ops.slice_update(history, at, ops.expand_dims(tokens, -1)),
         ops.slice_update(past, at, ops.expand_dims(log_probs, -1)),
     )
-    return continued, parents, tokens
+    return continued, parents, tokens, indices
 
 
 def _best(first, second, count):

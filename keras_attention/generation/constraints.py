@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from keras import ops
 
+from keras_attention.generation.rules import NO_TOKEN, NONE, Penalty, Rule, counted, row
 from keras_attention.sequences import shapes
 
 Words = Sequence[Sequence[int]]
 
-# The logit of forbidden tokens.
-NONE = -float("inf")
-# No token: padding of a prompt, and positions that are not generated yet.
-NO_TOKEN = -1
-
 
 @dataclasses.dataclass(frozen=True)
-class Constraints:
+class Constraints(Rule):
     r"""What generated texts must and must not have, for `greedy`, `sample` and `beam_search`.
 
     In each step these change the logits of a row, in this order:
@@ -46,7 +43,7 @@ class Constraints:
         begin_suppress_tokens: tokens that are not the first; not the second, where
             `forced_first_token` is the first.
         forced_first_token: None, or the first generated token, such as the language of a
-            translation.
+            translation; or a sequence of integers, one for each row.
         forced_last_token: None, or the token number `max_tokens`, usually a stop token, of rows
             that have not ended before.
         bad_words: sequences of tokens that are never generated.
@@ -75,7 +72,7 @@ class Constraints:
 
     suppress_tokens: Sequence[int] = ()
     begin_suppress_tokens: Sequence[int] = ()
-    forced_first_token: int | None = None
+    forced_first_token: int | Sequence[int] | None = None
     forced_last_token: int | None = None
     bad_words: Words = ()
     sequence_bias: Mapping[Sequence[int], float] = dataclasses.field(
@@ -90,7 +87,10 @@ class Constraints:
             self._set(name, _tokens(name, getattr(self, name)))
         for name in ("forced_first_token", "forced_last_token"):
             token = getattr(self, name)
-            self._set(name, None if token is None else _tokens(name, (token,))[0])
+            if name == "forced_first_token" and isinstance(token, (tuple, list, np.ndarray)):
+                self._set(name, _tokens(name, token))
+            elif token is not None:
+                self._set(name, _tokens(name, (token,))[0])
         if not isinstance(self.sequence_bias, Mapping):
             raise TypeError(
                 "`sequence_bias` must be a dictionary from tuples of tokens to numbers. "
@@ -110,6 +110,33 @@ class Constraints:
 
     def _set(self, name, value):
         object.__setattr__(self, name, value)
+
+    @functools.cached_property
+    def parts(self):
+        """The rules, in the order in which they change logits."""
+        first, size = self.forced_first_token, self.no_repeat_ngram_size
+        words = self.sequence_bias | dict.fromkeys(self.bad_words, NONE)
+        words |= {(token,): NONE for token in self.suppress_tokens}
+        penalty = Penalty(self.repetition_penalty, prompt=True)
+        begin = NotFirst(self.begin_suppress_tokens, int(first is not None))
+        found = [
+            (Bias(words), words),
+            (penalty, self.repetition_penalty != 1),
+            (NoRepeats(size), size),
+            (begin, self.begin_suppress_tokens),
+            (Fewest(self.min_tokens), self.min_tokens),
+            (Forced(first, self.forced_last_token), (first, self.forced_last_token) != (None,) * 2),
+        ]
+        return tuple(rule for rule, needed in found if needed)
+
+    def get_config(self):
+        # JSON has no tuples for keys.
+        return super().get_config() | {"sequence_bias": [*map(list, self.sequence_bias.items())]}
+
+    @classmethod
+    def from_config(cls, config):
+        biases = {tuple(word): bias for word, bias in config["sequence_bias"]}
+        return super().from_config(config | {"sequence_bias": biases})
 
 
 def _words(name, values):
@@ -140,94 +167,120 @@ def _check_listed(name, values, of):
         raise TypeError(f"`{name}` must be a tuple of {of}. Received: {values!r}")
 
 
-class Rules:
-    """What `Constraints` do to the logits of each step of one loop."""
+class Bias(Rule, saved=False):
+    """Adds a number to the logit of the last token of a sequence, after its others."""
 
-    def __init__(self, constraints, stop_tokens, max_tokens):
-        self.given = constraints
-        self.stop_tokens = tuple(stop_tokens)
-        # With `max_tokens=1` the first token is the last: then the last one's rule wins.
-        forced = {0: constraints.forced_first_token}
-        if constraints.forced_last_token is not None:
-            forced[max_tokens - 1] = constraints.forced_last_token
-        self.forced_tokens = {at: token for at, token in forced.items() if token is not None}
-        never = dict.fromkeys(constraints.bad_words, NONE)
-        words = constraints.sequence_bias | never
-        self.biases = {word[0]: bias for word, bias in words.items() if len(word) == 1}
-        self.biases |= dict.fromkeys(constraints.suppress_tokens, NONE)
+    def __init__(self, biases, fewest=None):
+        """Of a dictionary from tuples of tokens; with `fewest`, before so many tokens alone."""
+        self.biases, self.fewest = biases, fewest
+        self.alone = {word[0]: bias for word, bias in biases.items() if len(word) == 1}
         # Longer sequences by their length: those of one length are compared at once.
-        self.words: dict[int, dict] = {}
-        for word, bias in words.items():
+        self.longer: dict[int, dict] = {}
+        for word, bias in biases.items():
             if len(word) > 1:
-                self.words.setdefault(len(word), {})[word] = bias
-        self._rows = None
+                self.longer.setdefault(len(word), {})[word] = bias
+        self.reads_prompt = bool(self.longer) and fewest is None
+        self.tokens = tuple(token for word in biases for token in word)
+        self.form = "bias", tuple(biases.items()), fewest
 
-    def of_text(self):
-        """Names of the arguments that depend on the text."""
-        given = {
-            "`sequence_bias` or `bad_words` of several tokens": self.words,
-            "`repetition_penalty`": self.given.repetition_penalty != 1,
-            "`no_repeat_ngram_size`": self.given.no_repeat_ngram_size,
-        }
-        return [name for name, depends in given.items() if depends]
+    form, title = None, "`sequence_bias` or `bad_words` of several tokens"
 
-    def before(self, prompt):
-        """A prompt (R, T) after as many columns of no token as a rule looks back at."""
-        back = max((*self.words, self.given.no_repeat_ngram_size, 1)) - 1
-        return ops.pad(prompt, ((0, 0), (back, 0)), constant_values=NO_TOKEN)
+    def __call__(self, logits, text):
+        size, changed = logits.shape[1], logits
+        if self.alone:
+            changed = changed + ops.convert_to_tensor(row(size, self.alone))
+        for length, words in self.longer.items():
+            before = text.last(length - 1, generated=self.fewest is not None)
+            changed = changed + _bias_of(words, before, size)
+        if self.fewest is None:
+            return changed
+        return ops.where((text.lengths < self.fewest)[:, None], changed, logits)
 
-    def forced(self, t):
-        """Whether the token of step `t` is forced, a boolean scalar."""
-        return among(t, self.forced_tokens)
 
-    def __call__(self, t, logits, history, prompt):
-        """The logits (R, V) of step `t` after tokens (R, max_tokens) and what `before` returned.
+class Fewest(Rule, saved=False):
+    """Forbids stop tokens, and the last tokens of stop sequences, before so many tokens."""
 
-        Those of forbidden tokens are −inf. `prompt` is None where no rule depends on the text.
-        """
-        given, size = self.given, logits.shape[1]
-        if self._rows is None:
-            self._rows = self._of_vocabulary(size)
-        bias, first, stops, forced = self._rows
-        if self.biases:
-            logits = logits + ops.convert_to_tensor(bias)
-        if prompt is not None:
-            written = ops.arange(history.shape[1], dtype="int32") < t
-            text = ops.concatenate([prompt, ops.where(written, history, NO_TOKEN)], axis=1)
-            end = ops.shape(prompt)[1] + t
-            for length, words in self.words.items():
-                logits = logits + _bias_of(words, _last(text, end, length - 1), size)
-            if given.repetition_penalty != 1:
-                logits = penalized(logits, text, given.repetition_penalty)
-            if given.no_repeat_ngram_size:
-                before = _last(text, end, given.no_repeat_ngram_size - 1)
-                logits = ops.where(marked(_followers(text, before), size) > 0, NONE, logits)
-        if given.begin_suppress_tokens:
-            now = ops.equal(t, int(given.forced_first_token is not None))
-            logits = ops.where(ops.logical_and(now, first), NONE, logits)
-        if given.min_tokens and self.stop_tokens:
-            logits = ops.where(ops.logical_and(t < given.min_tokens, stops), NONE, logits)
-        for at, only in forced.items():
-            logits = ops.where(ops.equal(t, at), only, logits)
+    reads_prompt = False
+
+    def __init__(self, count):
+        self.count = count
+
+    def __call__(self, logits, text):
+        return Bias(dict.fromkeys(text.stops, NONE), self.count)(logits, text)
+
+
+class NoRepeats(Rule, saved=False):
+    """Forbids the tokens that would end n tokens of which the text has the same already."""
+
+    title = "`no_repeat_ngram_size`"
+
+    def __init__(self, size):
+        self.size = size
+
+    def __call__(self, logits, text):
+        found = _followers(text.tokens, text.last(self.size - 1))
+        return ops.where(counted(found, logits.shape[1]) > 0, NONE, logits)
+
+
+class NotFirst(Rule, saved=False):
+    """Forbids tokens in the step of this number."""
+
+    reads_prompt = False
+
+    def __init__(self, tokens, step):
+        self.tokens, self.step = tokens, step
+
+    def __call__(self, logits, text):
+        first = row(logits.shape[1], dict.fromkeys(self.tokens, 1.0)) > 0
+        now = (text.lengths == self.step)[:, None]
+        return ops.where(ops.logical_and(now, first), NONE, logits)
+
+
+class Forced(Rule, saved=False):
+    """Forbids all tokens but one in the first step, which rows may have of their own, or the last.
+
+    With one token at most the first is the last: then the last one's rule wins.
+    """
+
+    reads_prompt = False
+
+    def __init__(self, first=None, last=None):
+        self.first, self.last = first, last
+        firsts = () if first is None else first if isinstance(first, tuple) else (first,)
+        self.tokens = (*firsts, *(() if last is None else (last,)))
+
+    @property
+    def form(self):
+        # Those of rows are arrays that a program is given.
+        first = "by row" if isinstance(self.first, tuple) else self.first
+        return "forced", first, self.last
+
+    def initial_state(self, rows):
+        if not isinstance(self.first, tuple):
+            return ()
+        sizes = {"tokens": rows, "forced_first_token": len(self.first)}
+        shapes.check_same("Rows of `tokens` and of `forced_first_token`", **sizes)
+        return ops.convert_to_tensor(self.first, "int32")
+
+    def __call__(self, logits, text):
+        for token, here in self._cases(text):
+            only = ops.arange(logits.shape[1], dtype="int32") == token
+            only = ops.where(only, 0.0, NONE)
+            logits = ops.where(here[:, None], only, logits)
         return logits
 
-    def _of_vocabulary(self, size):
-        """Arrays (1, `size`): biases, the first and the stop tokens, and logits by step."""
-        given = self.given
-        known = [*self.biases, *given.begin_suppress_tokens, *self.forced_tokens.values()]
-        known += [token for words in self.words.values() for word in words for token in word]
-        beyond = sorted({token for token in known if token >= size})
-        if beyond:
-            raise ValueError(
-                f"`constraints` must have tokens of the vocabulary, 0 to {size - 1}. "
-                f"Received: {beyond}"
-            )
-        chosen = (given.begin_suppress_tokens, self.stop_tokens)
-        return (
-            _row(size, self.biases),
-            *(_row(size, dict.fromkeys(tokens, 1.0)) > 0 for tokens in chosen),
-            {at: _row(size, {token: 0.0}, NONE) for at, token in self.forced_tokens.items()},
-        )
+    def _cases(self, text):
+        """Each token, or tokens (R, 1), and the rows (R,) in which it comes now."""
+        found = []
+        if self.first is not None:
+            first = text.state[:, None] if isinstance(self.first, tuple) else self.first
+            found.append((first, text.lengths == 0))
+        if self.last is not None:
+            found.append((self.last, text.lengths + 1 == text.limits))
+        return found
+
+    def forces(self, text):
+        return functools.reduce(ops.logical_or, [here for _, here in self._cases(text)])
 
 
 def among(array, numbers):
@@ -238,38 +291,13 @@ def among(array, numbers):
     return found
 
 
-def penalized(logits, text, penalty):
-    """Logits (R, V) in which the tokens of a text (R, T) are less likely."""
-    changed = ops.where(logits > 0, logits / penalty, logits * penalty)
-    return ops.where(marked(text, logits.shape[1]) > 0, changed, logits)
-
-
-def marked(tokens, size, values=1.0):
-    """(R, `size`) with `values`, for each of N, at the tokens (R, N) of a row; 0 elsewhere."""
-    inside = ops.logical_and(tokens >= 0, tokens < size)
-    # Tokens beyond the vocabulary mark an additional column, which is cut off.
-    token = ops.where(inside, tokens, size)
-    rows = ops.shape(token)[0]
-    row = ops.broadcast_to(ops.arange(rows, dtype="int32")[:, None], ops.shape(token))
-    pairs = ops.reshape(ops.stack([row, token], axis=-1), (-1, 2))
-    values = ops.broadcast_to(ops.convert_to_tensor(values, dtype="float32"), ops.shape(token))
-    # On PyTorch, Keras's `scatter` is a loop in Python.
-    empty = ops.zeros((rows, size + 1))
-    return ops.scatter_update(empty, pairs, ops.reshape(values, (-1,)))[:, :size]
-
-
-def _last(text, end, count):
-    """The `count` tokens of a text (R, T) before `end`."""
-    return ops.take(text, end - count + ops.arange(count, dtype="int32"), axis=1)
-
-
 def _bias_of(words, before, size):
     """What is added to logits (R, `size`) for sequences of one length, after `before`."""
     known = np.array(list(words), "int32")
     ends = ops.all(ops.equal(before[:, None], known[None, :, :-1]), axis=2)
     # Of the sequences with one last token, at most one matches, since all have one length.
     last = ops.where(ends, known[None, :, -1], NO_TOKEN)
-    return marked(last, size, np.array(list(words.values()), "float32"))
+    return counted(last, size, np.array(list(words.values()), "float32"))
 
 
 def _followers(text, before):
@@ -281,10 +309,3 @@ def _followers(text, before):
     for n in range(count):
         same = ops.logical_and(same, ops.equal(text[:, n : n + windows], before[:, n : n + 1]))
     return ops.where(same, following, NO_TOKEN)
-
-
-def _row(size, values, otherwise=0.0):
-    """(1, `size`) with a value for some tokens."""
-    found = np.full((1, size), otherwise, "float32")
-    found[0, list(values)] = list(values.values())
-    return found

@@ -13,7 +13,7 @@ from keras_attention.generation import sampling
 from tests.generation import toy
 
 
-def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
+def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None, typical_p=None):
     """The distribution that is drawn from, by its definition."""
     logits = logits.astype("float64") / temperature
     chances = np.exp(logits - logits.max())
@@ -23,14 +23,26 @@ def kept(logits, temperature=1.0, top_k=None, top_p=None, min_p=None):
         chances[order[top_k:]] = 0
         chances /= chances.sum()
     if top_p is not None:
-        count = 1
-        while chances[order[:count]].sum() < top_p and count < len(order):
-            count += 1
-        chances[chances < chances[order[count - 1]]] = 0
-        chances /= chances.sum()
+        chances = fewest(chances, order, top_p)
     if min_p is not None:
         chances[chances < min_p * chances.max()] = 0
-    return chances / chances.sum()
+        chances /= chances.sum()
+    if typical_p is not None:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            information = -np.log(chances)
+            far = np.abs(information - np.nansum(chances * information))
+        chances = fewest(chances, np.argsort(far, kind="stable"), typical_p)
+    return chances
+
+
+def fewest(chances, order, share):
+    """The first in an order that have a share of all."""
+    count = 1
+    while chances[order[:count]].sum() < share and count < len(order):
+        count += 1
+    found = np.zeros_like(chances)
+    found[order[:count]] = chances[order[:count]]
+    return found / found.sum()
 
 
 def assert_drawn_from(tokens, chances):
@@ -63,7 +75,9 @@ LOGITS = np.random.default_rng(8).normal(size=11).astype("float32") * 1.5
         {"min_p": 0.2},
         {"min_p": 1.0},
         {"top_k": 6, "top_p": 0.7, "temperature": 2.0},
-        {"top_k": 8, "top_p": 0.95, "min_p": 0.3, "temperature": 4.0},
+        {"typical_p": 0.3},
+        {"typical_p": 0.9, "min_p": 0.02},
+        {"top_k": 8, "top_p": 0.95, "min_p": 0.3, "temperature": 4.0, "typical_p": 0.8},
     ],
     ids=str,
 )
@@ -86,11 +100,15 @@ def test_samples_have_the_distribution_by_definition(options):
     np.testing.assert_allclose(toy.numpy(found.scores), own[tokens].sum(1), rtol=1e-4, atol=1e-5)
 
 
+def fewest_of(logits, share):
+    return sampling._fewest(logits, toy.ops.exp(logits), toy.ops.reshape(share, (-1, 1)))
+
+
 @functools.cache
-def least_of_nucleus():
+def program_of_fewest():
     layer = keras.layers.Dense(1)
     layer.build((1, 1))
-    return generation.compiled(sampling._least_of_nucleus, layer)
+    return generation.compiled(fewest_of, layer)
 
 
 @settings(max_examples=50, deadline=None)
@@ -104,13 +122,19 @@ def test_the_nucleus_is_the_one_of_sorting(seed, scale, top_p, rounded):
     logits = scale * np.random.default_rng(seed).normal(size=(3, 200))
     logits = np.round(logits, 1) if rounded else logits  # with ties
     logits = (logits - logits.max(axis=-1, keepdims=True)).astype("float32")
-    least = toy.numpy(least_of_nucleus()(logits, np.float32(top_p)))
-    for row in range(3):
+    shares = np.array([top_p, 1 - top_p, top_p], "float32")  # one for each row
+    masses = toy.numpy(program_of_fewest()(logits, shares))
+    for row, share in enumerate(shares):
         chances = np.exp(logits[row].astype("float64"))
         sums = np.sort(chances)[::-1].cumsum() / chances.sum()
-        if np.abs(sums - top_p).min() > 1e-5:  # else rounding decides
-            expected = kept(logits[row], top_p=top_p) > 0
-            np.testing.assert_array_equal(logits[row] >= least[row], expected)
+        if np.abs(sums - share).min() > 1e-5:  # else rounding decides
+            np.testing.assert_array_equal(masses[row] > 0, kept(logits[row], top_p=share) > 0)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.45, 0.55, 0.95])
+def test_of_equals_the_nucleus_has_the_first_and_no_more(share):
+    masses = toy.numpy(fewest_of(toy.ops.zeros((1, 10)), toy.ops.convert_to_tensor([share])))
+    assert np.flatnonzero(masses).tolist() == list(range(round(10 * share + 0.5)))
 
 
 def test_draws_among_many_and_never_what_has_no_mass():
@@ -152,12 +176,8 @@ def test_seeds():
 
 
 def test_a_nucleus_of_nearly_all_is_not_rounded():
-    """999 tokens of a millionth together, ten times what may be left out."""
+    """999 tokens of a millionth together, of which a tenth may be left out."""
     logits = np.log(np.array([[1.0] + [1e-9] * 999])).astype("float32")
-    layer = keras.layers.Dense(1)
-    layer.build((None, 1))
-    program = generation.compiled(lambda x: sampling._least_of_nucleus(x, 0.9999999), layer)
-    least = toy.numpy(program(logits))
-    assert (logits >= least).sum() == 1000
-    least = toy.numpy(sampling._least_of_nucleus(keras.ops.array(logits), 0.99999))
-    assert (logits >= least).sum() == 1
+    for share, count in ((0.9999999, 900), (0.99999, 1)):
+        masses = toy.numpy(program_of_fewest()(logits, np.array([share], "float32")))
+        np.testing.assert_allclose((masses > 0).sum(), count, atol=20)

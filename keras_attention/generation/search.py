@@ -1,0 +1,340 @@
+"""A search: what a function of generation was given, checked, and its loop over a step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.backend import backend
+from keras_attention.core.hints import Tensor, Tensors
+from keras_attention.generation import rules
+from keras_attention.generation.programs import check_found
+from keras_attention.generation.rules import NO_TOKEN, NONE, Rules, Text
+from keras_attention.sequences import shapes
+
+# What users give: `logits, cache = step(tokens, cache)`, with `memory` third where there is one.
+Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
+
+
+class Ends:
+    """Where texts end, and what stands after them, checked.
+
+    Args:
+        max_tokens: how many tokens a row may have at most, or integers (B,).
+        stop_tokens: tokens, and sequences of tokens, any of which ends its row.
+        pad_token: what fills rows after that.
+        constraints: None, a `Rule`, or a list of them.
+    """
+
+    def __init__(self, max_tokens, stop_tokens=(), pad_token=0, constraints=None):
+        self.max_tokens, self.limits = _limits(max_tokens)
+        _check_integers("pad_token", [pad_token])
+        self.pad_token = pad_token
+        if not isinstance(stop_tokens, (tuple, list)):
+            raise TypeError(
+                "`stop_tokens` must be a tuple of integers, and of sequences of integers. "
+                f"Received: stop_tokens={stop_tokens!r}"
+            )
+        stops = [x if isinstance(x, (tuple, list)) and x else (x,) for x in stop_tokens]
+        for stop in stops:
+            _check_integers("stop_tokens", stop)
+        self.stops = tuple(tuple(map(int, stop)) for stop in stops)
+        if constraints is None:
+            constraints = ()
+        listed = isinstance(constraints, (list, tuple))
+        self.rules = Rules(constraints if listed else (constraints,)).parts
+
+    def after(self, strategy):
+        """The same with the rules of a strategy after its own."""
+        self.rules = (*self.rules, *strategy.rules)
+        return self
+
+    def check_vocabulary(self, size):
+        """Raises if a stop token, or a token of a rule, is none of so many."""
+        beyond = [token for stop in self.stops for token in stop if not 0 <= token < size]
+        if beyond:
+            raise ValueError(
+                f"`stop_tokens` must be tokens of the vocabulary, 0 to {size - 1}. "
+                f"Received: {beyond}"
+            )
+        rules.check_vocabulary(self.rules, size)
+
+    def stopping(self, text, tokens):
+        """Which of the next tokens (R,) or (R, N) end the text before them."""
+        found = ops.zeros_like(tokens, dtype="bool")
+        for *before, last in self.stops:
+            ends = ops.equal(tokens, last)
+            if before:
+                same = ops.equal(text.last(len(before), generated=True), np.array(before, "int32"))
+                same = ops.all(same, axis=1)
+                ends = ops.logical_and(ends, same if len(ends.shape) == 1 else same[:, None])
+            found = ops.logical_or(found, ends)
+        return found
+
+
+class Search:
+    """A strategy, a step, and where texts end: all that a loop depends on but arrays.
+
+    `arrays` makes these of what a function was given, and they may be computed in another program
+    than the loop. `begin`, `go_on` as often as wanted, and `result` are the loop.
+
+    Args:
+        strategy: how tokens are chosen of logits, with an interface such as that of `Choice`.
+        ends: the `Ends`.
+        step: the user's.
+        masked: whether the step has an argument `mask`, (R,), of the rows that have not ended.
+    """
+
+    def __init__(self, strategy, ends, step, masked=False):
+        if not callable(step):
+            raise TypeError(
+                f"`step` must be a function (tokens, cache) -> (logits, cache). Received: {step!r}"
+            )
+        self.strategy, self.ends, self.step, self.masked = strategy, ends, step, masked
+
+    def arrays(self, tokens, cache, memory=None, prompt=None):
+        """The arrays of the loop, checked, by name."""
+        meaning = "the last given token of each row (start token, or last of the prompt)"
+        tokens = integers("tokens", tokens, 1, f"(B,), {meaning}")
+        given = {"tokens": tokens, **self.settings(tokens.shape[0], ops.shape(tokens)[0], prompt)}
+        for name, nested in (("memory", memory), ("cache", cache)):
+            of_rows = functools.partial(_of_rows, name, tokens.shape[0])
+            given[name] = keras.tree.map_structure(of_rows, nested)
+        return given
+
+    def settings(self, known, rows, prompt=None):
+        """The arrays that settings are: limits, states of rules, and those of the strategy.
+
+        `rows` is the number of rows, and `known` the same, or None where it is symbolic.
+        """
+        ends, names = self.ends, [rule.title for rule in self.ends.rules if rule.reads_prompt]
+        if names and prompt is None:
+            raise ValueError(
+                "`prompt` must be the text (B, T) before the first generated token, with `tokens` "
+                f"as its last column, for {', '.join(names)}. Received: prompt=None"
+            )
+        if names:
+            meaning = "(B, T), the tokens before the first generated one, and -1 for padding"
+            prompt = integers("prompt", prompt, 2, meaning)
+            shapes.check_same(
+                "Rows of `tokens` and of every tensor of `prompt`",
+                tokens=known,
+                prompt=prompt.shape[0],
+            )
+        limits = ends.limits
+        if limits is None:
+            limits = ops.full((rows,), ends.max_tokens, dtype="int32")
+        shapes.check_same("Rows of `tokens` and of `max_tokens`", tokens=known, max=limits.shape[0])
+        return {
+            "limits": limits,
+            "prompt": prompt if names else None,
+            "states": [rule.initial_state(rows) for rule in ends.rules],
+            "settings": self.strategy.settings(rows),
+        }
+
+    def begin(self, arrays):
+        """What does not change, and what the loop carries: (constants, carry)."""
+        copies, rows = self.strategy.copies, ops.shape(arrays["tokens"])[0]
+
+        def copied(leaf):
+            return leaf if copies == 1 or leaf is None else ops.repeat(leaf, copies, axis=0)
+
+        constants = {
+            name: keras.tree.map_structure(copied, arrays[name])
+            for name in ("memory", "prompt", "limits")
+        }
+        constants |= self.strategy.constants(arrays["settings"], self.ends.max_tokens)
+        cache, states = (
+            keras.tree.map_structure(copied, arrays[name]) for name in ("cache", "states")
+        )
+        start = self.strategy.begin(self.ends, arrays["tokens"], arrays["limits"], rows)
+        return constants, Carried(ops.convert_to_tensor(0, dtype="int32"), cache, states, start)
+
+    def go_on(self, constants, carried, until=None):
+        """The loop, until all rows have ended, or so many steps are made in all."""
+        until = self.ends.max_tokens if until is None else until
+        # A loop cannot carry None, which a cache may contain.
+        cache = carried.cache
+        start = carried._replace(cache=_leaves(cache))
+
+        def going(*now):
+            now = Carried(*now)
+            return ops.logical_and(now.count < until, self.strategy.going(constants, now))
+
+        def advance(constants, *now):
+            now = Carried(*now)
+            found = self.advance(constants, now._replace(cache=_packed(cache, now.cache)))
+            return found._replace(cache=_same(cache, found.cache))
+
+        found = Carried(*backend.while_loop(going, advance, start, constants))
+        return found._replace(cache=_packed(cache, found.cache))
+
+    def advance(self, constants, carried):
+        """What is carried after one more step."""
+        real = self.strategy.unfinished(carried) if self.masked else None
+        tokens = self.strategy.last(carried)
+        logits, cache = self.logits(tokens, carried.cache, constants["memory"], real)
+        parents, tokens, chosen = self.strategy.advance(self.ends, constants, carried, logits)
+        states = carried.states
+        if parents is not None:
+            take = functools.partial(ops.take, indices=parents, axis=0)
+            cache = keras.tree.map_structure(lambda x: x if x is None else take(x), cache)
+            states = keras.tree.map_structure(take, states)
+        rules = zip(self.ends.rules, states, strict=True)
+        states = [rule.next_state(state, tokens) for rule, state in rules]
+        return Carried(carried.count + 1, cache, states, chosen)
+
+    def logits(self, tokens, cache, memory, real=None):
+        """Float32 logits (R, V) of tokens (R,), and the next cache."""
+        context = () if memory is None else (memory,)
+        found = self.step(tokens, cache, *context, **({} if real is None else {"mask": real}))
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(
+                f"`step` must return (logits, cache). Received: {type(found).__name__}"
+            )
+        logits, cache = found
+        logits = ops.convert_to_tensor(logits)
+        shape, dtype = _kind(logits)
+        of_rows = shapes.may_equal(shape, (tokens.shape[0], None)) and shape[1] is not None
+        if not of_rows or "float" not in dtype:
+            raise ValueError(
+                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
+                f"({tokens.shape[0]}, V). Received: shape={shape}, dtype={dtype}"
+            )
+        self.ends.check_vocabulary(shape[1])
+        return ops.cast(logits, "float32"), cache
+
+    def result(self, constants, carried, cache=None):
+        """The `Generated`, whose cache is that of the loop if none is given."""
+        found = self.strategy.result(self.ends, constants, carried)
+        check_found(found.scores)
+        found.cache = carried.cache if cache is None else cache
+        return found
+
+    def found(self, *given):
+        """The `Generated` of what `arrays` takes: the whole loop."""
+        arrays = self.arrays(*given)
+        constants, carried = self.begin(arrays)
+        carried = self.go_on(constants, carried)
+        # Where a row has several texts, none of them has the cache of the last step.
+        return self.result(
+            constants, carried, arrays["cache"] if self.strategy.copies > 1 else None
+        )
+
+
+class Carried(NamedTuple):
+    """What a loop carries: the number of steps, the cache, states of rules, and the texts."""
+
+    count: Any
+    cache: Any
+    states: Any
+    chosen: Any
+
+
+def normalized(logits):
+    """Logits (R, V) minus the best of their row, and their log-sum-exp (R, 1).
+
+    It is −inf if all tokens of a row are forbidden, and NaN if a logit is NaN or +inf.
+    """
+    # Of the logits: XLA's maximum and exponential on CPUs may turn NaN into a number.
+    unknown = ops.any(ops.isnan(logits), axis=-1, keepdims=True)
+    best = ops.max(logits, axis=-1, keepdims=True)
+    logits = logits - ops.where(ops.isfinite(best), best, 0.0)
+    norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
+    lost = ops.logical_or(unknown, norm == -NONE)
+    return logits, ops.where(lost, float("nan"), norm)
+
+
+def text_of(history, lengths, limits, prompt, stops):
+    """The `Text` of generated tokens (R, T), of which each row has so many, after a prompt."""
+    written = ops.arange(history.shape[1], dtype="int32") < lengths[:, None]
+    tokens, first = ops.where(written, history, NO_TOKEN), 0
+    if prompt is not None:
+        tokens, first = ops.concatenate([prompt, tokens], axis=1), prompt.shape[1]
+    return Text(tokens, first, lengths, limits, stops)
+
+
+def _limits(max_tokens):
+    """The most tokens of any row, and of each row, (B,), or None where it is the same."""
+    if not shapes.is_array(max_tokens) and not isinstance(max_tokens, (list, tuple)):
+        return shapes.check_count("max_tokens", max_tokens), None
+    limits = integers("max_tokens", max_tokens, 1, "an integer, or integers (B,)")
+    values = shapes.visible_values(limits)
+    if values is None or values.min(initial=0) < 0 or values.max(initial=0) < 1:
+        raise ValueError(
+            "`max_tokens` must be positive, and known when a program is made. "
+            f"Received: max_tokens={max_tokens!r}"
+        )
+    return int(values.max()), limits
+
+
+def _leaves(nested):
+    return tuple(leaf for leaf in keras.tree.flatten(nested) if leaf is not None)
+
+
+def _packed(nested, leaves):
+    """A structure with other leaves, but for None."""
+    rest = iter(leaves)
+    every = [None if x is None else next(rest) for x in keras.tree.flatten(nested)]
+    return keras.tree.pack_sequence_as(nested, every)
+
+
+def _of_rows(name, rows, leaf):
+    """A tensor of the cache or the memory, checked."""
+    if leaf is None:
+        return None
+    leaf = ops.convert_to_tensor(leaf)
+    if len(leaf.shape) == 0:
+        raise ValueError(
+            f"Every tensor of `{name}` must have rows on axis 0. Received a scalar: {leaf}"
+        )
+    sizes = {"tokens": rows, name: leaf.shape[0]}
+    shapes.check_same(f"Rows of `tokens` and of every tensor of `{name}`", **sizes)
+    return leaf
+
+
+def _same(before, cache):
+    """The leaves of a cache, which must match the one before."""
+    try:
+        keras.tree.assert_same_structure(before, cache)
+    except (ValueError, TypeError) as error:
+        raise ValueError(
+            "`step` must return a cache of the structure that it was given. "
+            f"Received another: {error}"
+        ) from error
+    leaves = tuple(map(ops.convert_to_tensor, _leaves(cache)))
+    for old, new in zip(_leaves(before), leaves, strict=True):
+        expected, received = _kind(old), _kind(new)
+        if expected[1] != received[1] or not shapes.may_equal(expected[0], received[0]):
+            raise ValueError(
+                "`step` must return a cache of the shapes and dtypes that it was given, "
+                f"here {expected}. Received: {received}"
+            )
+    return leaves
+
+
+def _kind(tensor):
+    return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
+
+
+def integers(name, given, rank, meaning):
+    """An argument as a tensor of int32 with so many axes."""
+    tensor = ops.convert_to_tensor(given)
+    shape, dtype = _kind(tensor)
+    if "int" not in dtype:
+        raise TypeError(f"`{name}` must be integers. Received: dtype {dtype}")
+    if len(shape) != rank:
+        raise ValueError(f"`{name}` must be {meaning}. Received: {name}.shape={shape}")
+    return ops.cast(tensor, "int32")
+
+
+def _check_integers(name, values):
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"`{name}` must be integers. Received: {value!r}")
+        shapes.check_range(name, value, "int32")
