@@ -185,7 +185,7 @@ class Beams:
     def advance(self, ends, constants, carried, logits):
         num_beams, (count, _, states, chosen) = self.num_beams, carried
         _, live, finished, going, lost = chosen
-        given = constants["limits"], constants["prompt"], ends.stops
+        given = constants["limits"], constants.get("prompt"), ends.stops
         lengths = ops.broadcast_to(count, (ops.shape(logits)[0],))
         history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
         text = text_of(history, lengths, *given)

@@ -188,14 +188,11 @@ def draw(
     shapes.check_rank("logits", logits, 2, "(batch, vocabulary)")
     strategy = Sampling(temperature, top_k, top_p, min_p, typical_p, seed=seed)
     constants = strategy.constants(strategy.settings(ops.shape(logits)[0]), 1)
-    return strategy.choose(logits, constants, 0)
+    return strategy.choose(logits, constants, ops.zeros_like(logits[:, 0], dtype="int32"))
 
 
 class Written(NamedTuple):
-    """Texts of R rows, one of each: (R,), (R,), (R,), and (max_tokens, R) twice.
-
-    Steps are on axis 0, so that each step writes contiguous memory.
-    """
+    """Texts of R rows, one of each: (R,) three times, and (max_tokens, R) twice."""
 
     tokens: Any
     finished: Any
@@ -221,8 +218,8 @@ class Greedy:
         """What steps read that they do not change, by name."""
         return {}
 
-    def choose(self, logits, constants, count):
-        """Tokens (R,) in step number `count`."""
+    def choose(self, logits, constants, lengths):
+        """Tokens (R,) of rows that have so many already, (R,)."""
         # `argmax` is several times slower under XLA on CPUs, and `top_k` is slower too, and on
         # PyTorch not always the first of equals.
         last = logits.shape[-1] - 1
@@ -251,34 +248,44 @@ class Greedy:
 
     def advance(self, ends, constants, carried, logits):
         """Which rows are continued, None for each itself, their tokens, and the texts after."""
-        count, chosen = carried.count, carried.chosen
-        allowed, certain, text = logits, None, None
+        active = self.unfinished(carried)
+        after = self.written(ends, constants, carried.chosen, carried.states, logits, active)
+        return None, after.tokens, after
+
+    def written(self, ends, constants, chosen, states, logits, active):
+        """The texts with the next token of each row that is active, (R,)."""
+        allowed, certain, text, lengths = logits, None, None, chosen.lengths
+        limits, prompt = constants["limits"], constants.get("prompt")
         if ends.rules or any(len(stop) > 1 for stop in ends.stops):
-            given = constants["limits"], constants["prompt"], ends.stops
-            text = text_of(ops.transpose(chosen.history), chosen.lengths, *given)
-            allowed = rules.apply(ends.rules, logits, text, carried.states)
-            certain = rules.forced(ends.rules, text, carried.states)
-        # A finished row keeps stepping, with tokens that are always in the vocabulary.
-        tokens = ops.cast(self.choose(allowed, constants, count), "int32")
+            history = ops.transpose(chosen.history)
+            text = text_of(history, lengths, limits, prompt, ends.stops)
+            allowed = rules.apply(ends.rules, logits, text, states)
+            certain = rules.forced(ends.rules, text, states)
+        new = ops.cast(self.choose(allowed, constants, lengths), "int32")
         logits, norm = normalized(logits)
-        log_prob = (ops.take_along_axis(logits, tokens[:, None], axis=1) - norm)[:, 0]
+        log_prob = (ops.take_along_axis(logits, new[:, None], axis=1) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
         if ends.rules:
             stuck = ops.logical_or(stuck, ops.max(allowed, axis=-1) == NONE)
         if certain is not None:
             known = ops.logical_not(ops.isnan(norm[:, 0]))
             log_prob = ops.where(ops.logical_and(certain, known), 0.0, log_prob)
-        finished = chosen.finished
-        log_prob = ops.where(finished, 0.0, ops.where(stuck, NONE, log_prob))
-        finished = ops.logical_or(finished, stuck)
-        at = (count, ops.zeros_like(count))
-        written = ops.where(finished, ends.pad_token, tokens)
-        history = ops.slice_update(chosen.history, at, written[None])
-        log_probs = ops.slice_update(chosen.log_probs, at, log_prob[None])
-        lengths = chosen.lengths + ops.cast(ops.logical_not(finished), "int32")
-        finished = ops.logical_or(finished, ends.stopping(text, tokens))
-        finished = ops.logical_or(finished, lengths >= constants["limits"])
-        return None, tokens, Written(tokens, finished, lengths, history, log_probs)
+        log_prob = ops.where(stuck, NONE, log_prob)
+        going = ops.logical_and(active, ops.logical_not(stuck))
+        # A row that has ended keeps stepping, with a token that is in the vocabulary.
+        tokens = ops.where(going, new, chosen.tokens)
+        at = ops.minimum(lengths, ends.max_tokens - 1)
+        places = ops.stack([at, ops.arange(ops.shape(at)[0], dtype="int32")], axis=1)
+        history, log_probs = chosen.history, chosen.log_probs
+        old = ops.take_along_axis(log_probs, at[None], axis=0)[0]
+        log_probs = ops.scatter_update(log_probs, places, ops.where(active, log_prob, old))
+        old = ops.take_along_axis(history, at[None], axis=0)[0]
+        history = ops.scatter_update(history, places, ops.where(going, new, old))
+        ended = ops.logical_or(ends.stopping(text, tokens), lengths + 1 >= limits)
+        ended = ops.logical_or(stuck, ended)
+        finished = ops.logical_or(chosen.finished, ops.logical_and(active, ended))
+        lengths = lengths + ops.cast(going, "int32")
+        return Written(tokens, finished, lengths, history, log_probs)
 
     def result(self, ends, constants, carried):
         chosen = carried.chosen
@@ -340,7 +347,7 @@ class Sampling(Greedy):
         # All numbers of the loop at once, which none can be drawn inside it more cheaply.
         return numbers | {"random": random.uniform(settings["words"], settings["rows"], max_tokens)}
 
-    def choose(self, logits, constants, count):
+    def choose(self, logits, constants, lengths):
         candidates = None
         # The best is 0 first, so a small temperature cannot make two of them infinite.
         logits = logits - ops.max(logits, axis=-1, keepdims=True)
@@ -360,7 +367,10 @@ class Sampling(Greedy):
             order = ops.where(masses > 0, -ops.abs(logits - mean / total), NONE)
             order = order - ops.max(order, axis=-1, keepdims=True)
             masses = _fewest(order, masses, constants["typical_p"])
-        index = _drawn(masses, ops.take(constants["random"], count, axis=0))
+        numbers = constants["random"]
+        at = ops.minimum(lengths, numbers.shape[0] - 1)[None, None]
+        numbers = ops.take_along_axis(numbers, ops.repeat(at, 2, axis=1), axis=0)[0]
+        index = _drawn(masses, numbers)
         if candidates is None:
             return index
         return ops.take_along_axis(candidates, index[:, None], axis=1)[:, 0]

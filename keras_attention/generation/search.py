@@ -144,9 +144,11 @@ class Search:
         def copied(leaf):
             return leaf if copies == 1 or leaf is None else ops.repeat(leaf, copies, axis=0)
 
+        # Without None, which no program is given.
         constants = {
             name: keras.tree.map_structure(copied, arrays[name])
             for name in ("memory", "prompt", "limits")
+            if arrays[name] is not None
         }
         constants |= self.strategy.constants(arrays["settings"], self.ends.max_tokens)
         cache, states = (
@@ -178,7 +180,7 @@ class Search:
         """What is carried after one more step."""
         real = self.strategy.unfinished(carried) if self.masked else None
         tokens = self.strategy.last(carried)
-        logits, cache = self.logits(tokens, carried.cache, constants["memory"], real)
+        logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
         parents, tokens, chosen = self.strategy.advance(self.ends, constants, carried, logits)
         states = carried.states
         if parents is not None:
