@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sized
 
 import numpy as np
@@ -31,6 +32,9 @@ class Decoder(Stack):
         context_mask: boolean (B, S), True = a real token.
         cache: the result of `make_cache`, to which the tokens are appended. Positions then go on
             from the tokens in it.
+        logits_to_keep: None, or K: the final norm and the logits are computed for the last K
+            columns alone, T of which become min(K, T). Those of a long prompt over many words
+            would need more memory than all else; 0 only reads it into a cache.
 
     Returns:
         Logits (B, T, vocabulary_size), or (B, T, D) without `logits`, carrying the mask. With a
@@ -38,7 +42,7 @@ class Decoder(Stack):
 
     Raises:
         TypeError: a part is not of its class.
-        ValueError: tied logits without embeddings; or as the parts.
+        ValueError: tied logits without embeddings; `logits_to_keep` is negative; or as the parts.
 
     Example:
 
@@ -53,6 +57,8 @@ class Decoder(Stack):
     >>> prompt = keras.ops.convert_to_tensor([[5, 7, 3], [0, 9, 4]])    # 0 is padding
     >>> model(prompt).shape
     (2, 3, 100)
+    >>> model(prompt, logits_to_keep=1).shape
+    (2, 1, 100)
     >>> last, cache = model.start(prompt, max_tokens=6)
     >>> generation.greedy(model.step, last, cache, max_tokens=6).tokens.shape
     (2, 6)
@@ -73,33 +79,32 @@ class Decoder(Stack):
         segment_ids: Tensors | None = None,
         cache: list[Cache] | None = None,
         training: bool | None = None,
+        logits_to_keep: int | None = None,
     ) -> Tensors:
-        cache, tokens = self._split(cache)
+        keep = shapes.check_count("logits_to_keep", logits_to_keep, minimum=0, optional=True)
         pairs = attention_mask, positions, segment_ids
-        if tokens is None:
-            return self._read(inputs, context, types, mask, context_mask, pairs, cache, training)
-        given = zip(("types", *PAIRS), (types, *pairs), strict=True)
-        if refused := [name for name, value in given if value is not None]:
-            raise ValueError(
-                "A call with a cache that passes the `original_max_length` of 'longrope' takes "
-                f"tokens, their mask and a context alone. Received also: {', '.join(refused)}"
-            )
-
-        def read(ids, mask, cache):
-            none = (None,) * len(PAIRS)
-            return self._read(ids, context, None, mask, context_mask, none, cache, training)
-
-        mask = masks.padding(inputs, mask, "inputs", features=False)
-        mask = masks.both(mask, self.embeddings.compute_mask(inputs))
-        return self._read_on(read, inputs, mask, cache, tokens)
+        given = inputs, context, types, mask, context_mask, pairs
+        before, tokens = self._split(cache)
+        states = self._states if tokens is None else functools.partial(self._on, tokens)
+        x, mask, caches = states(*given, before, training)
+        output = self._output(x, mask, keep)
+        return output if cache is None else (output, caches)
 
     # "longrope" rotates all keys anew where a text passes a length. What each block but the first
     # computed of earlier tokens is then not what it would be of the whole text, so its cache is
     # stale: the tokens are stored too, and the step that passes the length reads them all again.
     # With "dynamic" that would be every step, and is refused.
 
-    def _read_on(self, read, inputs, mask, cache, tokens):
-        """The result of a call with a cache of tokens, by `read(ids, mask, cache)`."""
+    def _on(self, tokens, inputs, context, types, mask, context_mask, pairs, cache, training):
+        """As `_states`, of a call with a cache of `tokens`."""
+        given = zip(("types", *PAIRS), (types, *pairs), strict=True)
+        if refused := [name for name, value in given if value is not None]:
+            raise ValueError(
+                "A call with a cache that passes the `original_max_length` of 'longrope' takes "
+                f"tokens, their mask and a context alone. Received also: {', '.join(refused)}"
+            )
+        mask = masks.padding(inputs, mask, "inputs", features=False)
+        mask = masks.both(mask, self.embeddings.compute_mask(inputs))
         before, ids, new = cache[0]["index"], ops.cast(inputs, "int32"), mask
         if mask is not None and inputs.shape[1] != 1:
             order = sequence.Order.of(mask, ops.shape(inputs))
@@ -109,13 +114,16 @@ class Decoder(Stack):
         stored = kv_cache.append(stored, ids[:, :, None, None], None, new)
         every, after = stored["key"][:, 0, :, 0], stored["index"]
 
+        def read(ids, mask, cache):
+            given = ids, context, None, mask, context_mask, pairs, cache, training
+            return self._states(*given)[::2]
+
         def again():
             length = every.shape[1]
             real = ops.arange(length, dtype="int32") < after[:, None]
-            output, caches = read(every, real, self._caches(ops.shape(every)[0], length))
+            x, caches = read(every, real, self._caches(ops.shape(every)[0], length))
             at = kv_cache.positions(before, ops.shape(inputs)[1], mask)
-            at = ops.minimum(at, output.shape[1] - 1)
-            return ops.take_along_axis(output, at[..., None], axis=1), caches
+            return ops.take_along_axis(x, ops.minimum(at, length - 1)[..., None], axis=1), caches
 
         def on():
             return read(inputs, mask, cache)
@@ -128,10 +136,10 @@ class Decoder(Stack):
         # Outside a compiled program, JAX's `cond` would compile both branches in each call.
         value = shapes.visible_values(passing)
         if value is None:
-            output, caches = ops.cond(passing, again, on)
+            x, caches = ops.cond(passing, again, on)
         else:
-            output, caches = again() if value else on()
-        return masks.carry(output, mask), [*caches, {"tokens": stored["key"]}]
+            x, caches = again() if value else on()
+        return x, mask, [*caches, {"tokens": stored["key"]}]
 
     def _switches(self, scaling):
         """The lengths beyond which blocks with this scaling of positions encode keys anew."""
@@ -207,11 +215,12 @@ class Decoder(Stack):
         prompt, mask = self._checked(prompt, mask, max_tokens)
         length = prompt.shape[1] - 1
         if not self.built:
-            self(prompt, context, mask=mask)
+            self(prompt, context, mask=mask, logits_to_keep=0)
         cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens)
         if length:
             mask = None if mask is None else mask[:, :-1]
-            _, cache = self(prompt[:, :-1], context, mask=mask, cache=cache, training=False)
+            given = {"mask": mask, "cache": cache, "training": False, "logits_to_keep": 0}
+            _, cache = self(prompt[:, :-1], context, **given)
         return prompt[:, -1], cache
 
     def _checked(self, prompt, mask, max_tokens):
@@ -261,9 +270,27 @@ class Decoder(Stack):
         Returns:
             `(logits, cache)`, logits (R, vocabulary_size).
         """
-        real = ops.ones_like(tokens[:, None], dtype="bool")
-        logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
+        logits, cache = self.steps(tokens[:, None], cache, context)
         return logits[:, 0], cache
+
+    def steps(
+        self,
+        tokens: Tensor,
+        cache: list[Cache],
+        context: Tensor | list[Cache] | None = None,
+        mask: Tensor | None = None,
+    ) -> tuple[Tensor, list[Cache]]:
+        """The logits after each of several tokens of each row, such as those of another model.
+
+        Args:
+            tokens: integers (R, N).
+            cache, context: as of `step`.
+            mask: boolean (R, N), True = a real token, which is appended to the cache; all, if None.
+
+        Returns:
+            `(logits, cache)`, logits (R, N, vocabulary_size).
+        """
+        return self(tokens, context, mask=mask, cache=cache, training=False)
 
 
 def _tokens(rows):

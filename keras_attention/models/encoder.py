@@ -19,7 +19,7 @@ from keras_attention.sequences import inputs, masks, sequence
 
 # The arguments of a call that all blocks get as they are given, and all but the inputs.
 PAIRS = ("attention_mask", "positions", "segment_ids")
-ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", *PAIRS)
+ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", "logits_to_keep", *PAIRS)
 
 
 class Rows(NamedTuple):
@@ -171,8 +171,8 @@ class Stack(saving.ConfigurableModel, saved=False):
             return given._replace(positions=sequence.COMPACTED)
         return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
 
-    def _read(self, inputs, context, types, mask, context_mask, pairs, cache, training):
-        """The result of a call; `pairs` are its arguments of these names."""
+    def _states(self, inputs, context, types, mask, context_mask, pairs, cache, training):
+        """Vectors after the blocks, their mask, and caches; `pairs` are arguments of the call."""
         attention_mask, positions, segment_ids = pairs
         offset = None if cache is None else cache[0]["index"]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
@@ -194,12 +194,22 @@ class Stack(saving.ConfigurableModel, saved=False):
                 x, after = x
                 caches.append(after)
         x = x if rows.order is None else rows.order.restored(x)
+        return x, mask, caches
+
+    def _output(self, x, mask, keep=None):
+        """The result of a call, of vectors after the blocks: of all, or of the last `keep`."""
+        if keep is not None:
+            mask = _last(mask, keep)
+            x = masks.carry(_last(x, keep), mask)
+        if keep == 0 and self.logits is not None:
+            # Not by the layer, which would transpose a table for no rows.
+            size = self.logits.compute_output_shape(x.shape)[-1]
+            return masks.carry(ops.zeros((ops.shape(x)[0], 0, size), x.dtype), mask)
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
             x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
-        output = masks.carry(x, mask)
-        return output if cache is None else (output, caches)
+        return masks.carry(x, mask)
 
     def _of_blocks(self, context, cache):
         """Each block, whether it has cells of a grid, its context, and its cache or None.
@@ -245,7 +255,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         cache, _ = self._split(given["cache"])
         self._check_types(given["types"])
         self._counting(given["positions"])
-        shape = self.compute_output_shape(x.shape)
+        keep, shape = given["logits_to_keep"], self.compute_output_shape(x.shape)
+        mask_of_all = None if keep is None else self.compute_mask(x, mask)
         if self.embeddings is None:
             masks.padding(x, mask, "inputs")
         else:
@@ -257,6 +268,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         for block, _, of_block, before in self._of_blocks(context, cache):
             block.compute_output_spec(x, of_block, cache=before, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
+        if keep is not None:
+            # Keras gives an output that carries none the mask of all inputs.
+            output = masks.carry(_last(output, keep), _last(mask_of_all, keep))
         return output if cache is None else (output, [kv_cache.specs(x) for x in given["cache"]])
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
@@ -264,6 +278,13 @@ class Stack(saving.ConfigurableModel, saved=False):
         for layer in (self.embeddings, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
+
+
+def _last(array, keep):
+    """The last `keep` columns of an array (B, T, …), or of None."""
+    if array is None:
+        return None
+    return array[:, -keep:] if keep else array[:, :0]
 
 
 class Encoder(Stack):
@@ -327,4 +348,5 @@ class Encoder(Stack):
         training: bool | None = None,
     ) -> Tensor:
         pairs = attention_mask, positions, segment_ids
-        return self._read(inputs, None, types, mask, None, pairs, None, training)
+        x, mask, _ = self._states(inputs, None, types, mask, None, pairs, None, training)
+        return self._output(x, mask)

@@ -30,6 +30,7 @@ class EncoderDecoder(saving.ConfigurableModel):
         source_mask, target_mask: boolean (B, S) and (B, T), True = a real token; combined with
             those of the embeddings.
         training: whether to apply dropout.
+        logits_to_keep: as in `Decoder`, of the target.
 
     Returns:
         Logits (B, T, vocabulary_size): of the token after each of the target.
@@ -85,22 +86,31 @@ class EncoderDecoder(saving.ConfigurableModel):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
         training: bool | None = None,
+        logits_to_keep: int | None = None,
     ) -> Tensor:
         source, target = _two(inputs)
+        shapes.check_count("logits_to_keep", logits_to_keep, minimum=0, optional=True)
         context = self.encoder(source, mask=source_mask, training=training)
-        return self.decoder(target, context, mask=target_mask, training=training)
+        given = {"mask": target_mask, "training": training, "logits_to_keep": logits_to_keep}
+        return self.decoder(target, context, **given)
 
     def start(
-        self, source: Tensor, prompt: Tensor, max_tokens: int, source_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        prompt: Tensor,
+        max_tokens: int,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
     ) -> tuple[Tensor, list[Cache], list[Cache]]:
         """Reads a source and the beginning of a target, so that `step` can go on.
 
         Args:
             source: integers (B, S).
             prompt: integers (B, T), the beginning of the target: usually one column of start
-                tokens. See `Decoder.start`.
+                tokens. Longer ones are padded on the left. See `Decoder.start`.
             max_tokens: how many tokens may follow.
             source_mask: as in a call.
+            target_mask: boolean (B, T), True = a real token of `prompt`.
 
         Returns:
             `(last, cache, memory)`: arguments of
@@ -111,13 +121,13 @@ class EncoderDecoder(saving.ConfigurableModel):
             TypeError: as `Decoder.start`.
         """
         source = keras.ops.convert_to_tensor(source)
-        prompt, _ = self.decoder._checked(prompt, None, max_tokens)
+        prompt, target_mask = self.decoder._checked(prompt, target_mask, max_tokens)
         shapes.check_same("Batch sizes", source=source.shape[0], prompt=prompt.shape[0])
         if not self.built:
-            self([source, prompt], source_mask=source_mask)
+            self([source, prompt], source_mask=source_mask, logits_to_keep=0)
         context = self.encoder(source, mask=source_mask, training=False)
         memory = self.decoder.cache_context(context, masks.implicit(context))
-        last, cache = self.decoder.start(prompt, max_tokens, memory)
+        last, cache = self.decoder.start(prompt, max_tokens, memory, target_mask)
         return last, cache, memory
 
     def step(
@@ -125,6 +135,12 @@ class EncoderDecoder(saving.ConfigurableModel):
     ) -> tuple[Tensor, list[Cache]]:
         """The logits after one more token of each row. See `Decoder.step`."""
         return self.decoder.step(tokens, cache, memory)
+
+    def steps(
+        self, tokens: Tensor, cache: list[Cache], memory: list[Cache], mask: Tensor | None = None
+    ) -> tuple[Tensor, list[Cache]]:
+        """The logits after each of several tokens of each row. See `Decoder.steps`."""
+        return self.decoder.steps(tokens, cache, memory, mask)
 
     def compute_mask(self, inputs, previous_mask=None):
         _, target = _two(inputs)
@@ -135,11 +151,14 @@ class EncoderDecoder(saving.ConfigurableModel):
         _, target = _two(inputs_shape, (list, tuple))
         return self.decoder.compute_output_shape(target)
 
-    def compute_output_spec(self, inputs, source_mask=None, target_mask=None, training=None):
+    def compute_output_spec(
+        self, inputs, source_mask=None, target_mask=None, training=None, logits_to_keep=None
+    ):
         source, target = _two(inputs)
         self.encoder.compute_mask(source, source_mask)
-        self.decoder.compute_mask(target, target_mask)
-        return self.decoder.compute_output_spec(target, self.encoder.compute_output_spec(source))
+        given = {"mask": target_mask, "logits_to_keep": logits_to_keep}
+        context = self.encoder.compute_output_spec(source)
+        return self.decoder.compute_output_spec(target, context, **given)
 
 
 def _two(inputs, kinds=object):

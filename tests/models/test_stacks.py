@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
+from keras_attention.sequences import masks
 from tests.arrays import numpy
 
 IDS = np.array([[3, 5, 2, 9, 4], [7, 8, 1, 0, 0]], "int32")
@@ -48,6 +49,34 @@ def test_a_subclass_with_fewer_arguments_in_a_functional_model():
     symbols = keras.Input((None, D))
     whole = keras.Model(symbols, Short([ka.TransformerBlock(12, 2)])(symbols))
     assert whole.output_shape == (None, None, D)
+
+
+def test_logits_of_the_last_columns(monkeypatch):
+    """Those of the whole call, with their mask; a prompt is read without any."""
+    embeddings, real = ka.Embeddings(ka.ScaledEmbedding(20, D)), IDS > 0
+    reader = ka.TransformerBlock(16, 3, causal=True, cross_attention=True)
+    decoder = ka.Decoder([reader], embeddings, keras.layers.LayerNormalization(), ka.Logits(20))
+    model = ka.EncoderDecoder(ka.Encoder([ka.TransformerBlock(16, 3)], embeddings), decoder)
+    given, symbols = {"source_mask": real, "target_mask": real}, keras.Input((5,), dtype="int32")
+    whole = numpy(model([IDS, IDS], **given))
+    truth = keras.Input((5,), dtype="bool")
+    for keep in (0, 1, 3, 9):
+        found, first = model([IDS, IDS], **given, logits_to_keep=keep), max(5 - keep, 0)
+        np.testing.assert_allclose(numpy(found), whole[:, first:], atol=1e-6)
+        np.testing.assert_array_equal(numpy(masks.implicit(found)), real[:, first:])
+        made = model([symbols, symbols], target_mask=truth, logits_to_keep=keep)
+        carried = masks.implicit(made).shape
+        assert (made.shape, carried) == ((None, 5 - first, 20), (None, 5 - first))
+    # Prompts of 5 and 3 tokens, padded on the left; then three more, of which one is none.
+    prompt, more = np.array([IDS[0], np.roll(IDS[1], 2)]), np.array([[4, 6, 8], [5, 0, 7]])
+    with monkeypatch.context() as patch:
+        patch.setattr(ka.Logits, "call", lambda *given: pytest.fail("logits of a prompt"))
+        last, cache, memory = model.start(IDS, prompt, 4, real, target_mask=prompt > 0)
+    tokens = np.concatenate([numpy(last)[:, None], more], 1)
+    found, _ = model.steps(tokens, cache, memory, mask=tokens > 0)
+    every = np.concatenate([prompt, more], 1)
+    expected = numpy(model([IDS, every], source_mask=real, target_mask=every > 0))[:, -4:]
+    np.testing.assert_allclose(numpy(found)[tokens > 0], expected[tokens > 0], atol=1e-5)
 
 
 @pytest.mark.ci
