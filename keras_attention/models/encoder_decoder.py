@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving
-from keras_attention.core.hints import Cache, Tensor, Tensors
+from keras_attention.core.hints import Cache, Dtype, Tensor, Tensors
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 from keras_attention.sequences import masks, shapes
@@ -91,7 +91,13 @@ class EncoderDecoder(saving.ConfigurableModel):
         return self.decoder(target, context, mask=target_mask, training=training)
 
     def start(
-        self, source: Tensor, prompt: Tensor, max_tokens: int, source_mask: Tensor | None = None
+        self,
+        source: Tensor,
+        prompt: Tensor,
+        max_tokens: int,
+        source_mask: Tensor | None = None,
+        cache_dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> tuple[Tensor, list[Cache], list[Cache]]:
         """Reads a source and the beginning of a target, so that `step` can go on.
 
@@ -101,6 +107,7 @@ class EncoderDecoder(saving.ConfigurableModel):
                 tokens. See `Decoder.start`.
             max_tokens: how many tokens may follow.
             source_mask: as in a call.
+            cache_dtype, spare: as in `Decoder.start`.
 
         Returns:
             `(last, cache, memory)`: arguments of
@@ -117,7 +124,8 @@ class EncoderDecoder(saving.ConfigurableModel):
             self([source, prompt], source_mask=source_mask)
         context = self.encoder(source, mask=source_mask, training=False)
         memory = self.decoder.cache_context(context, masks.implicit(context))
-        last, cache = self.decoder.start(prompt, max_tokens, memory)
+        given = {"cache_dtype": cache_dtype, "spare": spare}
+        last, cache = self.decoder.start(prompt, max_tokens, memory, **given)
         return last, cache, memory
 
     def step(
