@@ -347,7 +347,11 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     # Decoding: a text in calls of any length
 
     def make_cache(
-        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+        self,
+        batch_size: int | Tensor,
+        length: int,
+        dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> Cache:
         """An empty cache, for `layer(x, cache=cache)`.
 
@@ -360,11 +364,14 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             batch_size, dtype: number of rows; of keys and values, the compute dtype by default.
             length: the largest number of tokens of a row. If the pattern has a smaller window,
                 the cache stores only the window, and rows may be of any length.
+            spare: how many more tokens a cache of a window stores, so that `cut_cache` can take
+                back as many.
 
         Returns:
             `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where C is the number of
             stored tokens and `index` counts the tokens of each row so far. Keys are projected,
-            normalized, and rotated by rotary positions.
+            normalized, and rotated by rotary positions. With `spare` entries, "reached" (B,) is
+            the largest `index` so far.
 
         Raises:
             ValueError: a size is no count, or the layer cannot decode; in a call, more than
@@ -382,12 +389,56 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         True
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
-        length = shapes.check_count("length", length)
-        length = length if self.traits.window is None else min(length, self.traits.window)
+        slots, spare = kv_cache.slots(length, spare, self.traits.window)
         heads, *sizes = self.heads.cached.stored
         given = zip(("key", "value"), sizes, strict=True)
-        arrays = {name: (heads, length, size) for name, size in given if size is not None}
-        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype)
+        arrays = {name: (heads, slots, size) for name, size in given if size is not None}
+        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype, spare)
+
+    def cut_cache(self, cache: Cache, length: int | Tensor) -> Cache:
+        """The cache of the first tokens of each row, from which another text can go on.
+
+        What follows is as if no more tokens had been read. Nothing is copied but the index.
+
+        Args:
+            cache: what `make_cache` or a call gave.
+            length: how many tokens to keep, an integer or integers (B,), which may be known only
+                when a program runs. A row of fewer tokens stays as it is.
+
+        Raises:
+            ValueError: the cache is a state, a sum from which no token can be taken; or it is of a
+                window, and another token has taken the place of one that the next query would see.
+                As many tokens as `make_cache` was told to `spare` can be taken back, and any number
+                while no row has had more tokens than there are entries. In compiled code, which
+                cannot raise, the next output of such a row is NaN.
+            TypeError: `length` has no integers.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x = keras.random.normal((2, 5, 32))
+        >>> _, cache = layer(x, cache=layer.make_cache(batch_size=2, length=5))
+        >>> cache = layer.cut_cache(cache, [2, 3])
+        >>> output, cache = layer(x[:, :1], cache=cache)
+        >>> keras.ops.convert_to_numpy(cache["index"])
+        array([3, 4], dtype=int32)
+        """
+        layout = kv_cache.layout(cache, self.traits.layouts, self.traits.window)
+        return kv_cache.cut(cache, layout, length, self.traits.window)
+
+    def grow_cache(self, cache: Cache, length: int, spare: int = 0) -> Cache:
+        """The same cache with entries for at least `length` tokens, as of `make_cache`.
+
+        Caches of a state, and those that store a whole window, stay as they are: rows may be of
+        any length.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> cache = layer.make_cache(batch_size=2, length=5)
+        >>> layer.grow_cache(cache, 8)["key"].shape
+        (2, 4, 8, 8)
+        """
+        layout = kv_cache.layout(cache, self.traits.layouts, self.traits.window)
+        return layout.grown(cache, *kv_cache.slots(length, spare, self.traits.window))
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

@@ -3,7 +3,8 @@
 A cache of self-attention is `{"key": (B, G, C, K), "value": (B, G, C, V), "index": (B,)}`, where
 `index` counts the tokens of each row so far. It has only real tokens, without gaps, so rows
 of unequal length need no mask: the token at position p is entry p mod C. If C is the longest
-sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens.
+sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens. A ring with
+spare entries, of which tokens can be taken back, has "reached": (B,), the largest index so far.
 
 Without "value", the keys are the values too.
 
@@ -27,19 +28,33 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
+from keras_attention.kernels.linear_time.recurrence import NOTHING
 from keras_attention.sequences import masks, sequence, shapes
-from keras_attention.spec import Positions
+from keras_attention.spec import Positions, padded
 
 
-def make(batch_size, arrays, dtype):
-    """An empty cache: zeros of these shapes by name, before which comes the batch axis."""
+def make(batch_size, arrays, dtype, spare=0):
+    """An empty cache: arrays of these shapes by name, before which comes the batch axis.
+
+    With `spare`, it is a ring that has so many more entries than the window.
+    """
     # The number of rows may be a tensor.
     if isinstance(batch_size, (bool, int, float)):
         shapes.check_count("batch_size", batch_size, minimum=0)
     for name, shape in arrays.items():
         shapes.check_memory(name, shape)
-    found = {name: ops.zeros((batch_size, *shape), dtype) for name, shape in arrays.items()}
-    return {**found, "index": ops.zeros((batch_size,), "int32")}
+    found = {n: ops.full((batch_size, *shape), _nothing(n), dtype) for n, shape in arrays.items()}
+    counts = ("index", "reached") if spare else ("index",)
+    return {**found, **{name: ops.zeros((batch_size,), "int32") for name in counts}}
+
+
+def slots(length, spare, window):
+    """The entries of a cache of `length` tokens, and how many of them are spare."""
+    length = shapes.check_count("length", length)
+    spare = shapes.check_count("spare", spare, minimum=0)
+    if window is None or length < window:
+        return length, 0
+    return min(length, window + spare), spare
 
 
 def layout(cache, layouts, window):
@@ -83,6 +98,31 @@ def check(cache, layout, batch, heads, *sizes):
 def entries(cache):
     """The number of entries if it is known, or None, as for a state, which has none."""
     return (*tuple(cache["key"].shape)[2:3], None)[0] if "key" in cache else None
+
+
+def cut(cache, layout, length, window):
+    """The cache of at most the first `length` tokens of each row, an integer or (B,)."""
+    if isinstance(length, (bool, int, float)):
+        length = shapes.check_count("length", length, minimum=0)
+    length = ops.convert_to_tensor(length)
+    if "int" not in keras.backend.standardize_dtype(length.dtype):
+        raise TypeError(f"`length` must be integers. Received: dtype {length.dtype}")
+    if len(length.shape) > 0:
+        shapes.check_rank("length", length, 1, "(batch,)")
+        shapes.check_same("Rows", cache=cache["index"].shape[0], length=length.shape[0])
+    index = ops.minimum(ops.maximum(ops.cast(length, "int32"), 0), cache["index"])
+    return layout.cut(cache, index, window)
+
+
+def emptied(caches):
+    """Caches of the same arrays, without tokens."""
+
+    return [{name: ops.full_like(x, _nothing(name)) for name, x in c.items()} for c in caches]
+
+
+def _nothing(name):
+    """What an array of this name has before any token: of exponents, the largest of none."""
+    return NOTHING if name == "largest" else 0
 
 
 def is_context(cache):
@@ -158,7 +198,7 @@ class Layout:
         return {
             "key": (batch, heads, slots, key_dim),
             "value": (batch, heads, slots, value_dim),
-            "index": (batch,),
+            **dict.fromkeys(("index", "reached"), (batch,)),
             "mask": (batch, slots),
         }
 
@@ -175,6 +215,22 @@ class Layout:
         that did not fit, or is None.
         """
         raise TypeError(f"{type(self).__name__} must implement `update`.")
+
+    def cut(self, cache, index, window):
+        """The cache of the first tokens of each row, so many as `index` (B,) says.
+
+        Args:
+            window: how many tokens up to and including itself a query sees, or None for all.
+        """
+        raise ValueError(
+            "Tokens can be taken back from a cache that stores them, which `make_cache` or a call "
+            "gave. A state is their sum: keep the cache from before them, or read the text anew. "
+            f"Received: a cache of {sorted(cache)}"
+        )
+
+    def grown(self, cache, slots, spare):
+        """The cache with at least so many entries, `spare` of them if it is a ring then."""
+        return cache
 
     def extend(self, layer, cache, x):
         """The `Extended` of a call: its own tokens after those of the cache."""
@@ -257,6 +313,18 @@ class Full(Layout):
         at = stored_positions(cache["index"], length(cache))
         return cache, key, value, at, at >= 0, lost
 
+    def cut(self, cache, index, window):
+        # What stands in the entries after the index is never seen.
+        return {**cache, "index": index}
+
+    def grown(self, cache, slots, spare):
+        more = slots - length(cache)
+        if isinstance(more, int) and more <= 0:
+            return cache
+        arrays = cache.items()
+        found = {name: x if len(x.shape) == 1 else padded(x, 2, 0, more) for name, x in arrays}
+        return {**found, "reached": cache["index"]} if spare else found
+
 
 class Ring(Full):
     """The last C tokens: the one at position p is entry p mod C."""
@@ -285,6 +353,36 @@ class Ring(Full):
         seen, at = ops.concatenate([at >= 0, real], axis=1), ops.concatenate([at, new], axis=1)
         return after, key, key if value is None else value, at, seen, lost
 
+    def cut(self, cache, index, window):
+        slots, reached = length(cache), cache.get("reached")
+        if reached is None:
+            # Once a token is overwritten, it is not known how many are.
+            reached, first = cache["index"], ops.where(index < cache["index"], 0, index)
+        else:
+            first = ops.maximum(index - window + 1, 0)
+            cache = {**cache, "reached": ops.where(index > 0, reached, 0)}
+        # Whether the next query would see a token that another has overwritten.
+        lost = first < ops.minimum(reached - slots, index)
+        seen = shapes.visible_values(lost)
+        if seen is None:
+            # Its output is NaN: so is the value before it.
+            name = "value" if "value" in cache else "key"
+            row = ops.full_like(cache[name][:, :, :1], float("nan"))
+            at = _rows(cache[name], index - 1)
+            cache = {**cache, name: _write_one(cache[name], row, at, lost)}
+        elif seen.any():
+            raise ValueError(
+                f"This cache of a window of {window} tokens has {slots} entries, and later tokens "
+                "took the places of those that are needed again: pass as `spare` of `make_cache` "
+                f"how many may be taken back. Received: {_numbers(cache['index'])} tokens in the rows, "
+                f"to be cut to {_numbers(index)}"
+            )
+        return super().cut(cache, index, window)
+
+    def grown(self, cache, slots, spare):
+        # Rows may have any number of tokens.
+        return cache
+
 
 class State(Layout):
     """Sums over all tokens so far, of constant size, to which a call's own tokens are added."""
@@ -302,9 +400,12 @@ class State(Layout):
 CONTEXT = Context(key="float", value="float", mask="bool")
 _KEYS = {"key": "float", "index": "int32"}
 _PAIRS = {"key": "float", "value": "float", "index": "int32"}
+_SPARE = {"reached": "int32"}
 # Layouts in the order in which they are tried, and those for keys that are the values too.
-LAYOUTS: tuple[Layout, ...] = (CONTEXT, Ring(**_PAIRS), Full(**_PAIRS))
-KEYS_ALONE: tuple[Layout, ...] = (CONTEXT, Ring(**_KEYS), Full(**_KEYS))
+LAYOUTS, KEYS_ALONE = (
+    (CONTEXT, Ring(**arrays, **_SPARE), Ring(**arrays), Full(**arrays))
+    for arrays in (_PAIRS, _KEYS)
+)
 STATE = State(state="float", index="int32")
 # A state of exponentials, each divided by that of the largest exponent of its feature.
 STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")
@@ -330,6 +431,8 @@ def append(cache, key, value, mask=None, after=None):
         # The token's index, computed once for key and value.
         write, at = _write_one, (_rows(cache["key"], index), mask)
     new = {"index": after}
+    if "reached" in cache:
+        new["reached"] = ops.maximum(cache["reached"], after)
     for name, heads in (("key", key), ("value", value)):
         if name in cache:
             new[name] = write(cache[name], heads, *at)
@@ -365,6 +468,10 @@ def _write_many(old, new, index, end):
     first = ops.arange(batch, dtype="int32")[:, None] * count
     found = ops.take(ops.reshape(new, (-1, *new.shape[2:])), first + at, axis=0)
     return ops.where((rank >= 0)[:, None, :, None], ops.cast(_transposed(found), old.dtype), old)
+
+
+def _numbers(index):
+    return shapes.visible_values(index).tolist()
 
 
 def overflow(end, length):

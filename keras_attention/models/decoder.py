@@ -8,10 +8,11 @@ from collections.abc import Sized
 import numpy as np
 from keras import ops
 
-from keras_attention.core.hints import Cache, Positions, Tensor, Tensors
+from keras_attention.core.hints import Cache, Dtype, Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
 from keras_attention.models.encoder import PAIRS, Stack
 from keras_attention.sequences import masks, sequence, shapes
+from keras_attention.spec import padded
 
 
 class Decoder(Stack):
@@ -106,6 +107,8 @@ class Decoder(Stack):
         mask = masks.padding(inputs, mask, "inputs", features=False)
         mask = masks.both(mask, self.embeddings.compute_mask(inputs))
         before, ids, new = cache[0]["index"], ops.cast(inputs, "int32"), mask
+        # The number of tokens that rows had when the blocks read last, before any were cut.
+        since = tokens["read"]
         if mask is not None and inputs.shape[1] != 1:
             order = sequence.Order.of(mask, ops.shape(inputs))
             if order is not None:
@@ -121,7 +124,7 @@ class Decoder(Stack):
         def again():
             length = every.shape[1]
             real = ops.arange(length, dtype="int32") < after[:, None]
-            x, caches = read(every, real, self._caches(ops.shape(every)[0], length))
+            x, caches = read(every, real, kv_cache.emptied(cache))
             at = kv_cache.positions(before, ops.shape(inputs)[1], mask)
             return ops.take_along_axis(x, ops.minimum(at, length - 1)[..., None], axis=1), caches
 
@@ -130,7 +133,7 @@ class Decoder(Stack):
 
         passing = ops.zeros_like(before, dtype="bool")
         for length in self._switches("longrope"):
-            here = ops.logical_and(before <= length, after > length)
+            here = (since <= length) != (after <= length)
             passing = ops.logical_or(passing, ops.logical_and(here, before > 0))
         passing = ops.any(passing)
         # Outside a compiled program, JAX's `cond` would compile both branches in each call.
@@ -139,7 +142,7 @@ class Decoder(Stack):
             x, caches = ops.cond(passing, again, on)
         else:
             x, caches = again() if value else on()
-        return x, mask, [*caches, {"tokens": stored["key"]}]
+        return x, mask, [*caches, {"tokens": stored["key"], "read": after}]
 
     def _switches(self, scaling):
         """The lengths beyond which blocks with this scaling of positions encode keys anew."""
@@ -149,7 +152,13 @@ class Decoder(Stack):
 
     # Steps, for `generation`
 
-    def make_cache(self, batch_size: int | Tensor, length: int) -> list[Cache]:
+    def make_cache(
+        self,
+        batch_size: int | Tensor,
+        length: int,
+        dtype: Dtype | None = None,
+        spare: int = 0,
+    ) -> list[Cache]:
         """Empty caches of `length` tokens, one for each block. See `Attention.make_cache`.
 
         With "longrope" positions that change within this length, there is one more, of the tokens:
@@ -160,6 +169,48 @@ class Decoder(Stack):
             ValueError: `length` exceeds the `original_max_length` of "dynamic" positions, with
                 which that would be every step.
         """
+        beyond = self._beyond(length)
+        caches = [block.make_cache(batch_size, length, dtype, spare) for block in self.blocks]
+        if beyond:
+            tokens = ops.zeros((batch_size, 1, length, 1), "int32")
+            caches.append({"tokens": tokens, "read": ops.zeros((batch_size,), "int32")})
+        return caches
+
+    def cut_cache(self, cache: list[Cache], length: int | Tensor) -> list[Cache]:
+        """The caches of the first tokens of each row. See `Attention.cut_cache`.
+
+        With "longrope", the next step reads all tokens again if rows were cut to fewer than
+        `original_max_length` from more. To select rows, to repeat or to reorder them, take the same
+        ones of every array: `keras.tree.map_structure(lambda x: keras.ops.take(x, rows, axis=0),
+        cache)`.
+        """
+        cache, tokens = self._split(cache)
+        cut = [block.cut_cache(x, length) for block, x in zip(self.blocks, cache, strict=True)]
+        return cut if tokens is None else [*cut, tokens]
+
+    def grow_cache(self, cache: list[Cache], length: int, spare: int = 0) -> list[Cache]:
+        """The same caches with entries for at least `length` tokens. See `Attention.grow_cache`.
+
+        Raises:
+            ValueError: as `make_cache`; or `length` exceeds the `original_max_length` of "longrope"
+                positions, and the first cache did not, which therefore has no tokens to read again.
+        """
+        cache, tokens = self._split(cache)
+        if self._beyond(length) and tokens is None:
+            raise ValueError(
+                "Beyond `original_max_length`, 'longrope' reads all tokens again, which this cache "
+                "has not: make the first cache longer than that. Received: a cache to be grown to "
+                f"{length} tokens"
+            )
+        pairs = zip(self.blocks, cache, strict=True)
+        grown = [block.grow_cache(x, length, spare) for block, x in pairs]
+        if tokens is None:
+            return grown
+        more = max(0, length - tokens["tokens"].shape[2])
+        return [*grown, {**tokens, "tokens": padded(tokens["tokens"], 2, 0, more)}]
+
+    def _beyond(self, length):
+        """The lengths after which blocks would encode all keys anew; raises where they cannot."""
         for kind, why in (
             ("dynamic", "changes the positions of all tokens with each one more"),
             (
@@ -174,13 +225,7 @@ class Decoder(Stack):
                     f"`original_max_length`={beyond[0]} tokens, those of the prompt and "
                     f"`max_tokens`: beyond it, {kind!r} {why}. Received: {length} tokens"
                 )
-        caches = self._caches(batch_size, length)
-        if beyond:
-            caches.append({"tokens": ops.zeros((batch_size, 1, length, 1), "int32")})
-        return caches
-
-    def _caches(self, batch_size, length):
-        return [block.make_cache(batch_size, length) for block in self.blocks]
+        return beyond
 
     def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> list[Cache]:
         """The keys and values of a context for each block, projected once for all steps."""
@@ -192,6 +237,8 @@ class Decoder(Stack):
         max_tokens: int,
         context: Tensor | list[Cache] | None = None,
         mask: Tensor | None = None,
+        cache_dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> tuple[Tensor, list[Cache]]:
         """Reads a prompt, so that `step` can go on from it.
 
@@ -201,6 +248,7 @@ class Decoder(Stack):
             max_tokens: how many tokens may follow.
             context: as in a call.
             mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
+            cache_dtype, spare: of the caches, as `dtype` and `spare` of `make_cache`.
 
         Returns:
             `(last, cache)`, the last tokens (B,) and the caches of the others: arguments of
@@ -216,7 +264,7 @@ class Decoder(Stack):
         length = prompt.shape[1] - 1
         if not self.built:
             self(prompt, context, mask=mask, logits_to_keep=0)
-        cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens)
+        cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens, cache_dtype, spare)
         if length:
             mask = None if mask is None else mask[:, :-1]
             given = {"mask": mask, "cache": cache, "training": False, "logits_to_keep": 0}

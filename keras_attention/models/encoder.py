@@ -225,7 +225,7 @@ class Stack(saving.ConfigurableModel, saved=False):
     def _split(self, cache):
         """The caches of the blocks, checked, and the cache of their tokens or None."""
         tokens, last = None, cache[-1] if isinstance(cache, (list, tuple)) and cache else None
-        if isinstance(last, dict) and set(last) == {"tokens"}:
+        if isinstance(last, dict) and "tokens" in last:
             *cache, tokens = cache
         return cache if cache is None else self._of_each_block("cache", cache), tokens
 

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_attention import saving
-from keras_attention.core.hints import Cache, Tensor, Tensors
+from keras_attention.core.hints import Cache, Dtype, Tensor, Tensors
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
 from keras_attention.sequences import masks, shapes
@@ -101,6 +101,8 @@ class EncoderDecoder(saving.ConfigurableModel):
         max_tokens: int,
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
+        cache_dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> tuple[Tensor, list[Cache], list[Cache]]:
         """Reads a source and the beginning of a target, so that `step` can go on.
 
@@ -111,6 +113,7 @@ class EncoderDecoder(saving.ConfigurableModel):
             max_tokens: how many tokens may follow.
             source_mask: as in a call.
             target_mask: boolean (B, T), True = a real token of `prompt`.
+            cache_dtype, spare: as in `Decoder.start`.
 
         Returns:
             `(last, cache, memory)`: arguments of
@@ -127,7 +130,8 @@ class EncoderDecoder(saving.ConfigurableModel):
             self([source, prompt], source_mask=source_mask, logits_to_keep=0)
         context = self.encoder(source, mask=source_mask, training=False)
         memory = self.decoder.cache_context(context, masks.implicit(context))
-        last, cache = self.decoder.start(prompt, max_tokens, memory, target_mask)
+        given = {"mask": target_mask, "cache_dtype": cache_dtype, "spare": spare}
+        last, cache = self.decoder.start(prompt, max_tokens, memory, **given)
         return last, cache, memory
 
     def step(

@@ -10,6 +10,7 @@ import inspect
 
 import keras
 import numpy as np
+import pytest
 
 import keras_attention as ka
 from keras_attention import patterns
@@ -231,7 +232,21 @@ class Subject:
 
     def start(self):
         """What the first piece goes on from."""
-        return None if self.entry.call is registry.of_steps else self.layer.make_cache(B, T)
+        if self.entry.call is registry.of_steps:
+            return None
+        return self.layer.make_cache(B, T, spare=2)
+
+    def cut_back(self, state, x, mask):
+        """A cache after two tokens more, which are taken back from it again, if they can be."""
+        if not hasattr(self.layer, "cut_cache"):
+            return state
+        caches = state if isinstance(state, list) else [state]
+        index, after = caches[0]["index"], self.append(x, mask, state)[1]
+        if any("state" in cache for cache in caches):
+            with pytest.raises(ValueError, match="state is their sum"):
+                self.layer.cut_cache(after, index)
+            return state
+        return self.layer.cut_cache(after, index)
 
     def from_memory(self):
         """The outputs of queries to a context that is projected once."""

@@ -142,7 +142,10 @@ def masks_are_one_thing(subject):
 
 
 def pieces_are_the_whole(subject, tolerance=ATOL):
-    """R3: tokens in pieces, with padding inside or none, through a cache or a state."""
+    """R3: tokens in pieces, with padding inside or none, through a cache or a state.
+
+    Others that a cache has had in between, before it was cut back, change nothing.
+    """
     x = rows.batch(subject.entry.ids)
     found = in_pieces(subject, x, rows.MASK)
     agree(found, subject.alone()[0], tolerance)
@@ -158,6 +161,8 @@ def in_pieces(subject, x, mask=None):
         at = slice(first, end)
         piece, state = subject.append(x[:, at], None if mask is None else mask[:, at], state)
         found.append(piece)
+        if end == 3:
+            state = subject.cut_back(state, x[:, :2], None if mask is None else mask[:, :2])
     return np.concatenate(found, axis=1)
 
 

@@ -40,6 +40,11 @@ def cached(cache=None, layer=None, x=X, **given):
     return layer(x, cache=layer.make_cache(B, T) if cache is None else cache, **given)
 
 
+def cut(layer, length=0):
+    """A cache of three tokens, of which some are taken back."""
+    return layer.cut_cache(cached(layer=layer)[1], length)
+
+
 def over_columns(**given):
     return ka.MultiHeadAttention(2, 4, attention_axes=2)(FOLDED, **given)
 
@@ -148,6 +153,12 @@ ROWS = {
     r"`cache\['index'\]` .*float32": (
         TypeError,
         lambda: cached({**multi_head().make_cache(B, T), "index": zeros(B)}),
+    ),
+    r"A state .* a cache of \['index', 'state'\]": lambda: cut(built(ka.Retention(2, 4))),
+    "cache=2, length=3": lambda: cut(multi_head(), ints(3)),
+    "`length` must be integers.*float32": (TypeError, lambda: cut(multi_head(), zeros(B))),
+    r"\[3, 3\] tokens in the rows, to be cut to \[3, 1\]": lambda: cut(
+        multi_head(sliding_window=2), np.array([3, 1])
     ),
     "2 entries.*up to 3 in a row": lambda: cached(multi_head().make_cache(B, T - 1)),
     "length=0": lambda: multi_head().make_cache(B, 0),

@@ -66,6 +66,10 @@ def typed():
     return model(IDS, types=IDS, cache=model.make_cache(2, 9))
 
 
+def grown(model, before, after):
+    return model.grow_cache(model.make_cache(2, before), after)
+
+
 ROWS = {
     # Blocks
     r"cross_attention=(False, and \[\]|True, and \['position', 'causal'\])": (
@@ -115,6 +119,7 @@ ROWS = {
     ).start(IDS, max_tokens=7),
     "'longrope' .* needs embeddings": lambda: switching(longrope(), False).make_cache(2, 9),
     "Received also: types": typed,
+    "cache to be grown to 9 tokens": lambda: grown(switching(longrope()), 8, 9),
     # Prompts
     r"rows of lengths \[3, 1\]": lambda: start([[1, 2, 3], [4]]),
     "`prompt` must be integers.*<U11": (TypeError, lambda: start("The weather")),

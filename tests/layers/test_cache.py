@@ -172,6 +172,65 @@ def test_rows_that_overflow_are_nan_where_nothing_can_be_raised(pattern):
     np.testing.assert_array_equal(np.isnan(found).any(-1), expected)
 
 
+# Tokens that are taken back, beside the relation of pieces
+
+
+@pytest.mark.parametrize(
+    ("spare", "steps", "lost"),
+    [
+        # A ring of 3 without spare entries has all its tokens, until one is overwritten.
+        (0, (3, -2), False),
+        (0, (9, -9), False),
+        (0, (4, -1), True),
+        # With 2 it knows how many tokens it has had, however few it was cut to.
+        (2, (9, -3), False),
+        (2, (9, -4), True),
+        (2, (9, -2, 1, -2), False),
+        (2, (9, -2, 1, -3), True),
+        (2, (9, -9, 6, -2), False),
+    ],
+)
+def test_a_ring_is_cut_as_far_as_its_entries_reach(spare, steps, lost):
+    layer, text = heads(pattern=WINDOW, position="rotary"), random(B, 0, D)
+    cache, step = layer.make_cache(B, 20, spare=spare), step_of(layer)
+    for seed, count in enumerate(steps):
+        before, length = cache, text.shape[1] + count
+        if count > 0:
+            text = np.concatenate([text, random(B, count, D, seed=seed)], axis=1)
+            cache = step(text[:, -count:], cache)[1]
+        else:
+            text, last = text[:, :length], count is steps[-1]
+            cache = None if lost and last else layer.cut_cache(cache, length)
+    x = random(B, 2, D, seed=9)
+    expected = whole_of(layer)(np.concatenate([text, x], axis=1))[:, -2:]
+    if lost:
+        with pytest.raises(ValueError, match="and later tokens took"):
+            layer.cut_cache(before, length)
+        expected = np.full(expected.shape, np.nan)
+    else:
+        agree(step(x, cache)[0], expected)
+    if keras.backend.backend() != "torch":  # which runs eagerly
+        # One row is cut.
+        lengths = np.array([length, 20, 20])
+        cut = program(lambda cache, lengths: layer.cut_cache(cache, lengths))(before, lengths)
+        agree(step(x, cut)[0][:1, :1], expected[:1, :1])
+
+
+def test_a_cache_grows():
+    layer = heads(position="rotary")
+    cache = layer.grow_cache(step_of(layer)(X[:, :4], layer.make_cache(B, 4))[1], T)
+    agree(step_of(layer)(X[:, 4:], cache)[0], whole_of(layer)(X)[:, 4:])
+    # Shorter than the window, a cache has all tokens; as long, it needs no more entries.
+    layer = heads(pattern=WINDOW)
+    grown = [layer.grow_cache(layer.make_cache(B, n), T, spare=1) for n in (1, 3)]
+    assert [x["key"].shape[2] for x in grown] == [4, 3]
+    assert ["reached" in x for x in grown] == [True, False]
+    cache = step_of(layer)(X[:, :1], layer.make_cache(B, 1))[1]
+    cache = step_of(layer)(X[:, 1:7], layer.grow_cache(cache, T, spare=1))[1]
+    output = step_of(layer)(X[:, 5:], layer.cut_cache(cache, 5))[0]
+    agree(output, whole_of(layer)(X)[:, 5:])
+
+
 # Sizes that are not known
 
 

@@ -61,6 +61,21 @@ def test_steps_are_calls_with_the_whole_text(model):
         np.testing.assert_array_equal(found[row], expected)
 
 
+@pytest.mark.ci
+def test_a_cache_that_is_cut_below_the_length_is_read_again(model):
+    """Once, in the next step; and above it, of longer texts, not at all."""
+    text = np.random.default_rng(2).integers(1, 20, (2, 12)).astype("int32")
+    cache = model.grow_cache(model.make_cache(2, ORIGINAL + 1), 12)
+    _, cache = model(text[:, ::-1], cache=cache)
+    _, cache = model(text[:, :5], cache=model.cut_cache(cache, 0))
+    _, cache = model(text[:, 5:9], cache=cache)
+    for length, end in ((4, 5), (5, 8), (7, 8)):
+        cache = model.cut_cache(cache, length)
+        output, cache = model(text[:, length:end], cache=cache)
+        expected = numpy(model(text[:, :end]))[:, length:]
+        np.testing.assert_allclose(numpy(output), expected, atol=1e-4)
+
+
 @pytest.mark.any_backend
 def test_tokens_are_stored_only_where_they_are_read_again(model):
     assert len(model.make_cache(2, ORIGINAL)) == 2

@@ -343,12 +343,24 @@ class TransformerBlock(saving.ConfigurableLayer):
     # Decoding with a cache
 
     def make_cache(
-        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None
+        self,
+        batch_size: int | Tensor,
+        length: int,
+        dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> Cache:
         """As `Attention.make_cache`, of the self-attention, for a built and causal block."""
         self._check_built()
         self._check_causal()
-        return self.attention.make_cache(batch_size, length, dtype)
+        return self.attention.make_cache(batch_size, length, dtype, spare)
+
+    def cut_cache(self, cache: Cache, length: int | Tensor) -> Cache:
+        """As `Attention.cut_cache`, of the self-attention."""
+        return self.attention.cut_cache(cache, length)
+
+    def grow_cache(self, cache: Cache, length: int, spare: int = 0) -> Cache:
+        """As `Attention.grow_cache`, of the self-attention."""
+        return self.attention.grow_cache(cache, length, spare)
 
     def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
         """The keys and values of `context`, projected once for all steps of a decoder.

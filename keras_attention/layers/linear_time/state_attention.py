@@ -118,13 +118,17 @@ class StateAttention(OutputProjection, saved=False):
         return ops.cast(output, dtype)
 
     def make_cache(
-        self, batch_size: int | Tensor, length: int | None = None, dtype: Dtype | None = None
+        self,
+        batch_size: int | Tensor,
+        length: int | None = None,
+        dtype: Dtype | None = None,
+        spare: int = 0,
     ) -> Cache:
         """An empty cache, as in `Attention`, of constant size.
 
         `{"state": (B, G, K', V'), "index": (B,)}`, where `index` counts the tokens of each row.
-        `length` and `dtype` are ignored: a row may have any number of tokens, and sums are in
-        float32. Raises `ValueError` if keys are encoded by more than their own position.
+        `length`, `dtype` and `spare` are ignored: a row may have any number of tokens, and sums
+        are in float32. Raises `ValueError` if keys are encoded by more than their own position.
         """
         if self.position is not None and not self.position.encodes_alone:
             raise ValueError(
@@ -132,10 +136,7 @@ class StateAttention(OutputProjection, saved=False):
                 f"this position. Received: a layer with position={self.position!r}"
             )
         wide = shapes.full_precision(self.compute_dtype)
-        cache = kv_cache.make(batch_size, self._cached_shapes, wide)
-        if "largest" in cache:
-            cache["largest"] = ops.full_like(cache["largest"], recurrence.NOTHING)
-        return cache
+        return kv_cache.make(batch_size, self._cached_shapes, wide)
 
 
 def _has_keys(query_mask, key_mask, causal):
