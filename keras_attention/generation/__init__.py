@@ -11,6 +11,7 @@ from keras_attention.generation.generated import Generated
 from keras_attention.generation.programs import compiled
 from keras_attention.generation.rules import LengthDecay, Penalty, Rule
 from keras_attention.generation.sampling import draw, greedy, sample
+from keras_attention.generation.streams import Stream, stream
 
 __all__ = [
     "Constraints",
@@ -18,9 +19,11 @@ __all__ = [
     "LengthDecay",
     "Penalty",
     "Rule",
+    "Stream",
     "beam_search",
     "compiled",
     "draw",
     "greedy",
     "sample",
+    "stream",
 ]

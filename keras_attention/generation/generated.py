@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import keras
-
 from keras_attention.core.hints import Tensor, Tensors
 
 
@@ -61,21 +59,27 @@ class _Apart(NamedTuple):
 
 def apart(outputs):
     """A structure in which the cache of each `Generated` is among the leaves."""
-
-    def split(x):
-        return _Apart(tuple(x), x.cache) if isinstance(x, Generated) else None
-
-    return keras.tree.traverse(split, outputs)
+    return _rebuilt(outputs, Generated, lambda x: _Apart(tuple(x), x.cache))
 
 
 def together(outputs):
     """The structure of which `apart` made this one."""
 
     def joined(x):
-        if not isinstance(x, _Apart):
-            return None
         found = Generated(*x.fields)
         found.cache = x.cache
         return found
 
-    return keras.tree.traverse(joined, outputs)
+    return _rebuilt(outputs, _Apart, joined)
+
+
+def _rebuilt(nested, kind, replace):
+    """A structure with other parts of a kind. Keras's own rebuilds each tuple on PyTorch first."""
+    if isinstance(nested, kind):
+        return replace(nested)
+    if isinstance(nested, dict):
+        return type(nested)((name, _rebuilt(x, kind, replace)) for name, x in nested.items())
+    if not isinstance(nested, (list, tuple)):
+        return nested
+    parts = [_rebuilt(x, kind, replace) for x in nested]
+    return type(nested)(*parts) if hasattr(nested, "_fields") else type(nested)(parts)

@@ -148,7 +148,7 @@ class Search:
         constants = {
             name: keras.tree.map_structure(copied, arrays[name])
             for name in ("memory", "prompt", "limits")
-            if arrays[name] is not None
+            if arrays.get(name) is not None
         }
         constants |= self.strategy.constants(arrays["settings"], self.ends.max_tokens)
         cache, states = (
