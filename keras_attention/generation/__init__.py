@@ -11,13 +11,16 @@ from keras_attention.generation.generated import Generated
 from keras_attention.generation.programs import compiled
 from keras_attention.generation.rules import LengthDecay, Penalty, Rule
 from keras_attention.generation.sampling import draw, greedy, sample
+from keras_attention.generation.speculation import DraftModel, PromptLookup
 from keras_attention.generation.streams import Stream, stream
 
 __all__ = [
     "Constraints",
+    "DraftModel",
     "Generated",
     "LengthDecay",
     "Penalty",
+    "PromptLookup",
     "Rule",
     "Stream",
     "beam_search",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -225,8 +226,9 @@ class Beams:
         goes_on = ops.logical_or(count + 1 >= limits, undone)
         going = ops.logical_and(going, goes_on)
         rows = ops.reshape(_flat(parents, num_beams), (-1,))
-        found = Searched(tokens, new, finished, going, lost)
-        return rows, ops.reshape(tokens, (-1,)), found
+        states = keras.tree.map_structure(lambda x: ops.take(x, rows, axis=0), states)
+        states = ends.next_states(states, ops.reshape(tokens, (-1,)))
+        return rows, states, Searched(tokens, new, finished, going, lost)
 
     def _log_probs(self, logits, live, rules, text, states):
         """Log-probabilities (B, N, V), −inf if impossible, and which rows have none, (B,)."""

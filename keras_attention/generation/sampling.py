@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import keras
 from keras import ops
 
 from keras_attention.core.hints import Seed, Tensor, Tensors
@@ -192,7 +193,7 @@ def draw(
 
 
 class Written(NamedTuple):
-    """Texts of R rows, one of each: (R,) three times, and (max_tokens, R) twice."""
+    """Texts of R rows, one of each: (R,) three times, and (max_tokens + 1, R) twice."""
 
     tokens: Any
     finished: Any
@@ -233,8 +234,8 @@ class Greedy:
             tokens,
             limits <= 0,
             ops.zeros((rows,), dtype="int32"),
-            ops.full((ends.max_tokens, rows), ends.pad_token, dtype="int32"),
-            ops.zeros((ends.max_tokens, rows), dtype="float32"),
+            ops.full((ends.max_tokens + 1, rows), ends.pad_token, dtype="int32"),
+            ops.zeros((ends.max_tokens + 1, rows), dtype="float32"),
         )
 
     def going(self, constants, carried):
@@ -247,21 +248,41 @@ class Greedy:
         return carried.chosen.tokens
 
     def advance(self, ends, constants, carried, logits):
-        """Which rows are continued, None for each itself, their tokens, and the texts after."""
-        active = self.unfinished(carried)
-        after = self.written(ends, constants, carried.chosen, carried.states, logits, active)
-        return None, after.tokens, after
+        """Which rows are continued, None for each itself, states of rules, and the texts after."""
+        chosen, states, _ = self.written(ends, constants, carried, logits[:, None])
+        return None, states, chosen
 
-    def written(self, ends, constants, chosen, states, logits, active):
-        """The texts with the next token of each row that is active, (R,)."""
-        allowed, certain, text, lengths = logits, None, None, chosen.lengths
-        limits, prompt = constants["limits"], constants.get("prompt")
+    def written(self, ends, constants, carried, logits, drafts=None):
+        """The texts after one more token, or several: (texts, states of rules, tokens by row).
+
+        Args:
+            logits: (R, N, V) after the last token, and after each of the drafts.
+            drafts: (R, N − 1): as long as they are what is chosen, the next one counts.
+        """
+        chosen, active = carried.chosen, self.unfinished(carried)
+        count = logits.shape[1]
+        places = chosen.lengths[:, None] + ops.arange(count, dtype="int32")
+
+        def each(x):
+            return x if count == 1 else ops.repeat(x, count, axis=0)
+
+        states, history = [carried.states], chosen.history
+        if count > 1:
+            history = _written(history, places[:, :-1], active[:, None], drafts)
+            for n in range(count - 1):
+                states.append(ends.next_states(states[-1], drafts[:, n]))
+        of_places = [keras.tree.map_structure(lambda *x: _flat(ops.stack(x, axis=1)), *states)]
+        of_places = states if count == 1 else of_places
+        logits, lengths = _flat(logits), _flat(places)
+        limits, prompt = each(constants["limits"]), constants.get("prompt")
+        allowed, certain, text = logits, None, None
         if ends.rules or any(len(stop) > 1 for stop in ends.stops):
-            history = ops.transpose(chosen.history)
-            text = text_of(history, lengths, limits, prompt, ends.stops)
-            allowed = rules.apply(ends.rules, logits, text, states)
-            certain = rules.forced(ends.rules, text, states)
-        new = ops.cast(self.choose(allowed, constants, lengths), "int32")
+            prompt = None if prompt is None else each(prompt)
+            text = text_of(each(ops.transpose(history)), lengths, limits, prompt, ends.stops)
+            allowed = rules.apply(ends.rules, logits, text, of_places[0])
+            certain = rules.forced(ends.rules, text, of_places[0])
+        numbers = constants if count == 1 else self.of_rows(constants, count)
+        new = ops.cast(self.choose(allowed, numbers, lengths), "int32")
         logits, norm = normalized(logits)
         log_prob = (ops.take_along_axis(logits, new[:, None], axis=1) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
@@ -271,27 +292,58 @@ class Greedy:
             known = ops.logical_not(ops.isnan(norm[:, 0]))
             log_prob = ops.where(ops.logical_and(certain, known), 0.0, log_prob)
         log_prob = ops.where(stuck, NONE, log_prob)
-        going = ops.logical_and(active, ops.logical_not(stuck))
-        # A row that has ended keeps stepping, with a token that is in the vocabulary.
-        tokens = ops.where(going, new, chosen.tokens)
-        at = ops.minimum(lengths, ends.max_tokens - 1)
-        places = ops.stack([at, ops.arange(ops.shape(at)[0], dtype="int32")], axis=1)
-        history, log_probs = chosen.history, chosen.log_probs
-        old = ops.take_along_axis(log_probs, at[None], axis=0)[0]
-        log_probs = ops.scatter_update(log_probs, places, ops.where(active, log_prob, old))
-        old = ops.take_along_axis(history, at[None], axis=0)[0]
-        history = ops.scatter_update(history, places, ops.where(going, new, old))
-        ended = ops.logical_or(ends.stopping(text, tokens), lengths + 1 >= limits)
+        ended = ops.logical_or(ends.stopping(text, new), lengths + 1 >= limits)
         ended = ops.logical_or(stuck, ended)
-        finished = ops.logical_or(chosen.finished, ops.logical_and(active, ended))
-        lengths = lengths + ops.cast(going, "int32")
-        return Written(tokens, finished, lengths, history, log_probs)
+        new, log_prob, stuck, ended = (
+            ops.reshape(x, (-1, count)) for x in (new, log_prob, stuck, ended)
+        )
+        alive = active[:, None]
+        if count > 1:
+            right = ops.logical_and(new[:, :-1] == drafts, ops.logical_not(ended[:, :-1]))
+            right = ops.cumprod(ops.cast(right, "int32"), axis=1) > 0
+            alive = ops.concatenate([alive, ops.logical_and(alive, right)], axis=1)
+        going = ops.logical_and(alive, ops.logical_not(stuck))
+        more = ops.sum(ops.cast(going, "int32"), axis=1)
+        # A row that has ended keeps stepping, with a token that is in the vocabulary.
+        last = ops.take_along_axis(new, ops.maximum(more - 1, 0)[:, None], axis=1)[:, 0]
+        tokens = ops.where(more > 0, last, chosen.tokens)
+        ended = ops.any(ops.logical_and(alive, ended), axis=1)
+        after = Written(
+            tokens,
+            ops.logical_or(chosen.finished, ended),
+            chosen.lengths + ops.cast(more, "int32"),
+            _written(chosen.history, places, going, new),
+            _written(chosen.log_probs, places, alive, log_prob),
+        )
+        taken = ops.cast(ops.sum(ops.cast(alive, "int32"), axis=1), "int32")
+        states = states[0] if count == 1 else ends.chosen_states(states, taken - 1)
+        return after, ends.next_states(states, tokens), taken
+
+    def of_rows(self, constants, count):
+        """Its constants, for each of so many rows that a row becomes."""
+        return constants
 
     def result(self, ends, constants, carried):
         chosen = carried.chosen
-        scores = ops.sum(chosen.log_probs, axis=0)
-        found = ops.transpose(chosen.history), chosen.lengths, ops.transpose(chosen.log_probs)
-        return Generated(*found, scores)
+        history, log_probs = (ops.transpose(x[:-1]) for x in chosen[3:])
+        return Generated(history, chosen.lengths, log_probs, ops.sum(log_probs, axis=1))
+
+
+def _flat(array):
+    """(R, N, …) as (R · N, …)."""
+    return ops.reshape(array, (-1, *array.shape[2:]))
+
+
+def _written(history, places, here, values):
+    """A history (T + 1, R) with values (R, N) at places (R, N), where these are `here`.
+
+    Others are written into its last entry, which means nothing.
+    """
+    count = history.shape[0]
+    at = ops.where(here, ops.minimum(places, count - 1), count - 1)
+    row = ops.zeros_like(at) + ops.arange(ops.shape(at)[0], dtype="int32")[:, None]
+    indices = ops.stack([_flat(at), _flat(row)], axis=1)
+    return ops.scatter_update(history, indices, ops.cast(_flat(values), history.dtype))
 
 
 # Logits this far below the best have a probability of 0 in float32.
@@ -346,6 +398,10 @@ class Sampling(Greedy):
         numbers = {name: settings[name] for name in self.numbers}
         # All numbers of the loop at once, which none can be drawn inside it more cheaply.
         return numbers | {"random": random.uniform(settings["words"], settings["rows"], max_tokens)}
+
+    def of_rows(self, constants, count):
+        numbers = {name: ops.repeat(constants[name], count, axis=0) for name in self.numbers}
+        return numbers | {"random": ops.repeat(constants["random"], count, axis=2)}
 
     def choose(self, logits, constants, lengths):
         candidates = None

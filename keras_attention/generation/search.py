@@ -64,6 +64,21 @@ class Ends:
             )
         rules.check_vocabulary(self.rules, size)
 
+    def next_states(self, states, tokens):
+        """The states of rules after tokens (R,)."""
+        pairs = zip(self.rules, states, strict=True)
+        return [rule.next_state(state, tokens) for rule, state in pairs]
+
+    def chosen_states(self, states, numbers):
+        """Of states of rules after none, one and more tokens, those of each row's number (R,)."""
+
+        def at(*arrays):
+            array = ops.stack(arrays, axis=1)
+            index = ops.reshape(ops.maximum(numbers, 0), (-1, *[1] * (len(array.shape) - 1)))
+            return ops.take_along_axis(array, index, axis=1)[:, 0]
+
+        return keras.tree.map_structure(at, *states)
+
     def stopping(self, text, tokens):
         """Which of the next tokens (R,) or (R, N) end the text before them."""
         found = ops.zeros_like(tokens, dtype="bool")
@@ -181,14 +196,10 @@ class Search:
         real = self.strategy.unfinished(carried) if self.masked else None
         tokens = self.strategy.last(carried)
         logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
-        parents, tokens, chosen = self.strategy.advance(self.ends, constants, carried, logits)
-        states = carried.states
+        parents, states, chosen = self.strategy.advance(self.ends, constants, carried, logits)
         if parents is not None:
             take = functools.partial(ops.take, indices=parents, axis=0)
             cache = keras.tree.map_structure(lambda x: x if x is None else take(x), cache)
-            states = keras.tree.map_structure(take, states)
-        rules = zip(self.ends.rules, states, strict=True)
-        states = [rule.next_state(state, tokens) for rule, state in rules]
         return Carried(carried.count + 1, cache, states, chosen)
 
     def logits(self, tokens, cache, memory, real=None):

@@ -50,9 +50,9 @@ class Stream:
             function with all tokens at once returns, with their cache.
     """
 
-    def __init__(self, search, begin, go_on, result, most):
+    def __init__(self, search, begin, go_on, result, most, rows=None):
         self._search, self._begin, self._go_on, self._result = search, begin, go_on, result
-        self._most, self._loop, self._items = most, None, self._run()
+        self._most, self._rows, self._loop, self._items = most, rows, None, self._run()
 
     def _run(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         size, made, going = 1, 0, True
@@ -66,12 +66,12 @@ class Stream:
             carried = self._go_on(constants, carried, until)
             self._loop, size = (constants, carried), min(2 * size, self._most)
             written = keras.tree.map_structure(ops.convert_to_numpy, carried.chosen)
-            if np.isnan(written.log_probs).any():
+            if np.isnan(written.log_probs[:-1]).any():
                 self.result  # Raises.  # noqa: B018
             count = int(carried.count)
             for at in range(made, count):
                 ended = written.finished & (written.lengths <= at + 1)
-                yield written.history[at], ended
+                yield written.history[at][: self._rows], ended[: self._rows]
             made, going = count, not written.finished.all()
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:

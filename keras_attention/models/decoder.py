@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sized
+from typing import Any
 
 import numpy as np
 from keras import ops
 
 from keras_attention.core.hints import Cache, Dtype, Positions, Tensor, Tensors
+from keras_attention.generation import Generated, Stream
 from keras_attention.layers import kv_cache, traits
 from keras_attention.models.encoder import PAIRS, Stack
+from keras_attention.models.generating import Generating, tokens_of
 from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import padded
 
 
-class Decoder(Stack):
+class Decoder(Stack, Generating):
     """A Transformer decoder: a language model, or with a context half of an `EncoderDecoder`.
 
     A `keras.Model`: train it as it is, or call it in another model.
@@ -49,7 +51,6 @@ class Decoder(Stack):
 
     >>> import keras
     >>> from keras_attention import Decoder, Embeddings, Logits, ScaledEmbedding, TransformerBlock
-    >>> from keras_attention import generation
     >>> model = Decoder(
     ...     [TransformerBlock(32, 2, causal=True, position="rotary") for _ in range(2)],
     ...     Embeddings(ScaledEmbedding(100, 16, mask_zero=True)),
@@ -60,8 +61,7 @@ class Decoder(Stack):
     (2, 3, 100)
     >>> model(prompt, logits_to_keep=1).shape
     (2, 1, 100)
-    >>> last, cache = model.start(prompt, max_tokens=6)
-    >>> generation.greedy(model.step, last, cache, max_tokens=6).tokens.shape
+    >>> model.generate(prompt, max_tokens=6).tokens.shape
     (2, 6)
     """
 
@@ -149,6 +149,87 @@ class Decoder(Stack):
         # The last block's output is not cached, so its position does not matter.
         found = (traits.of(block.attention).encodes_anew for block in self.blocks[:-1])
         return sorted({anew[1] for anew in found if anew is not None and anew[0] == scaling})
+
+    def generate(
+        self,
+        prompt: Tensor | None,
+        max_tokens: int | Tensor,
+        method: str = "greedy",
+        *,
+        mask: Tensor | None = None,
+        context: Tensor | list[Cache] | None = None,
+        cache: Any = None,
+        draft: Any = None,
+        **settings: Any,
+    ) -> Generated:
+        """Tokens that follow prompts, by one compiled program that is made once and kept.
+
+        Rows, columns and `max_tokens` are rounded up to a few sizes, and what is added is masked,
+        so that one program serves many prompts and changes no token. The first call of a size
+        compiles for some seconds, and says so where Keras's interactive logging is on.
+
+        Args:
+            prompt: integers (B, T), padded anywhere; or None to go on from `cache` alone.
+            max_tokens: how many tokens may follow, or integers (B,), one for each row.
+            method: "greedy", "sample" or "beam_search", the function of `generation`.
+            mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
+            context: as in a call.
+            cache: the attribute `cache` of an earlier result: the prompt follows its text, of which
+                nothing is read again. Rows may be selected and repeated, all of its arrays alike.
+            draft: None, a `generation.PromptLookup`, or a smaller `Decoder` of the same tokens, or
+                a `generation.DraftModel` of it: the same tokens, several in a step.
+            **settings: those of the function, such as `temperature`, `seed`, `stop_tokens`,
+                `constraints`; and `cache_dtype`, the `dtype` of `make_cache`.
+
+        Returns:
+            The `Generated` of the function, whose `cache` goes on from its texts, or from the best
+            hypotheses of "beam_search".
+
+        Raises:
+            ValueError, TypeError: as the function and `start`; or the cache, or the draft, is not
+                as described.
+        """
+        more = {} if context is None else {"context": context}
+        given = prompt, mask, max_tokens, method, cache, draft, settings, more
+        return self._request(*given).text()
+
+    def stream(
+        self, prompt: Tensor | None, max_tokens: int | Tensor, *, chunk: int = 8, **settings: Any
+    ) -> Stream:
+        """The tokens of `generate` as they are drawn. See `generation.stream`.
+
+        Args:
+            prompt, max_tokens: as in `generate`.
+            chunk: how many steps at most are made at a time.
+            **settings: all else that `generate` takes, but for a `draft` and beams.
+
+        Returns:
+            A `Stream`, an iterator of `(tokens, finished)`, NumPy arrays (B,).
+
+        Raises:
+            ValueError, TypeError: as `generate`.
+
+        >>> import keras_attention as ka
+        >>> tokens = ka.Embeddings(ka.ScaledEmbedding(10, 4))
+        >>> model = ka.Decoder(
+        ...     [ka.TransformerBlock(8, 1, causal=True)], tokens, logits=ka.Logits(10)
+        ... )
+        >>> len(list(model.stream([[5, 7]], max_tokens=3)))
+        3
+        """
+        given = {"mask": None, "method": "greedy", "cache": None, "context": None} | settings
+        mask, method, cache, context = map(given.pop, ("mask", "method", "cache", "context"))
+        more = {} if context is None else {"context": context}
+        request = self._request(prompt, mask, max_tokens, method, cache, None, given, more)
+        return request.stream(chunk)
+
+    def _memory(self, arrays):
+        """The keys and values of a context, in a program; or None."""
+        context = arrays.get("context")
+        return self.cache_context(context) if shapes.is_array(context) else context
+
+    def _build_for(self, ids, more):
+        self(ids, more.get("context"), logits_to_keep=0)
 
     # Steps, for `generation`
 
@@ -274,7 +355,7 @@ class Decoder(Stack):
     def _checked(self, prompt, mask, max_tokens):
         """A prompt and its mask as tensors; raises where steps after it would go wrong."""
         shapes.check_count("max_tokens", max_tokens)
-        prompt = _tokens(prompt)
+        prompt = tokens_of(prompt)
         mask = masks.boolean("mask", mask)
         if mask is not None:
             # One row for all of a batch is not taken: the mask is stored in the cache.
@@ -339,27 +420,3 @@ class Decoder(Stack):
             `(logits, cache)`, logits (R, N, vocabulary_size).
         """
         return self(tokens, context, mask=mask, cache=cache, training=False)
-
-
-def _tokens(rows):
-    """A prompt of any form as int32 tokens (B, T), with T of at least 1."""
-    if not shapes.is_array(rows):
-        try:
-            rows = np.asarray(rows)
-        except ValueError as error:
-            lengths = [len(row) if isinstance(row, Sized) else 1 for row in rows]
-            raise ValueError(
-                "`prompt` must have rows of one length: pad shorter ones on the left, and say "
-                f"so in a mask. Received: rows of lengths {lengths}"
-            ) from error
-        except (NotImplementedError, TypeError, RuntimeError):
-            # Rows of tensors that are being traced.
-            rows = ops.convert_to_tensor(rows)
-    if "int" not in str(rows.dtype) and 0 not in rows.shape:
-        raise TypeError(
-            f"`prompt` must be integers (batch, positions). Received dtype {rows.dtype}"
-        )
-    shapes.check_rank("prompt", rows, 2, "(batch, positions)")
-    if rows.shape[1] == 0:
-        raise ValueError(f"`prompt` must have a token. Received: prompt.shape={tuple(rows.shape)}")
-    return ops.cast(rows, "int32")

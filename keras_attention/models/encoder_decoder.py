@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 
 from keras_attention import saving
 from keras_attention.core.hints import Cache, Dtype, Tensor, Tensors
+from keras_attention.generation import Generated, Stream
 from keras_attention.models.decoder import Decoder
 from keras_attention.models.encoder import Encoder
+from keras_attention.models.generating import Generating, rounded
 from keras_attention.sequences import masks, shapes
 
 
-class EncoderDecoder(saving.ConfigurableModel):
+class EncoderDecoder(saving.ConfigurableModel, Generating):
     """A Transformer from a source to a target (Vaswani et al. 2017; T5, BART).
 
     A `keras.Model`: `fit([source, target_in], target_out)` trains it.
@@ -42,7 +45,7 @@ class EncoderDecoder(saving.ConfigurableModel):
 
     >>> import keras
     >>> from keras_attention import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
-    >>> from keras_attention import ScaledEmbedding, TransformerBlock, generation
+    >>> from keras_attention import ScaledEmbedding, TransformerBlock
     >>> tokens = ScaledEmbedding(100, 16, mask_zero=True)
     >>> model = EncoderDecoder(
     ...     Encoder([TransformerBlock(32, 2)], Embeddings(tokens)),
@@ -55,8 +58,7 @@ class EncoderDecoder(saving.ConfigurableModel):
     >>> source = keras.ops.convert_to_tensor([[5, 7, 3, 0]])
     >>> model([source, keras.ops.convert_to_tensor([[1, 9]])]).shape
     (1, 2, 100)
-    >>> first, cache, memory = model.start(source, keras.ops.ones((1, 1), "int32"), max_tokens=6)
-    >>> generation.greedy(model.step, first, cache, max_tokens=6, memory=memory).tokens.shape
+    >>> model.generate(source, [[1]], max_tokens=6).tokens.shape
     (1, 6)
     """
 
@@ -93,6 +95,61 @@ class EncoderDecoder(saving.ConfigurableModel):
         context = self.encoder(source, mask=source_mask, training=training)
         given = {"mask": target_mask, "training": training, "logits_to_keep": logits_to_keep}
         return self.decoder(target, context, **given)
+
+    def generate(
+        self,
+        source: Tensor | None,
+        prompt: Tensor | None,
+        max_tokens: int | Tensor,
+        method: str = "greedy",
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        cache: Any = None,
+        draft: Any = None,
+        **settings: Any,
+    ) -> Generated:
+        """Tokens that follow the beginnings of targets, by one compiled program that is kept.
+
+        Args:
+            source: integers (B, S), or what else the encoder takes; None with a `cache`.
+            prompt: integers (B, T), usually one column of start tokens.
+            source_mask, target_mask: as in a call.
+            max_tokens, method, cache, draft, settings: as in `Decoder.generate`.
+
+        Returns:
+            A `Generated`, as `Decoder.generate`.
+
+        Raises:
+            ValueError, TypeError: as `Decoder.generate`.
+        """
+        more = _sources(source, source_mask)
+        given = prompt, target_mask, max_tokens, method, cache, draft, settings, more
+        return self._request(*given).text()
+
+    def stream(
+        self,
+        source: Tensor | None,
+        prompt: Tensor | None,
+        max_tokens: int | Tensor,
+        *,
+        chunk: int = 8,
+        **settings: Any,
+    ) -> Stream:
+        """The tokens of `generate` as they are drawn. See `Decoder.stream`."""
+        names = ("source_mask", "target_mask", "cache")
+        source_mask, target_mask, cache = (settings.pop(name, None) for name in names)
+        method, more = settings.pop("method", "greedy"), _sources(source, source_mask)
+        given = prompt, target_mask, max_tokens, method, cache, None, settings, more
+        return self._request(*given).stream(chunk)
+
+    def _memory(self, arrays):
+        """The keys and values of a source, in a program."""
+        context = self.encoder(arrays["source"], mask=arrays.get("source_mask"), training=False)
+        return self.decoder.cache_context(context, masks.implicit(context))
+
+    def _build_for(self, ids, more):
+        self([more["source"], ids], source_mask=more.get("source_mask"), logits_to_keep=0)
 
     def start(
         self,
@@ -163,6 +220,19 @@ class EncoderDecoder(saving.ConfigurableModel):
         given = {"mask": target_mask, "logits_to_keep": logits_to_keep}
         context = self.encoder.compute_output_spec(source)
         return self.decoder.compute_output_spec(target, context, **given)
+
+
+def _sources(source, mask):
+    """The arrays of a source; tokens are padded to a size that is rounded."""
+    if source is None:
+        return {}
+    source = keras.ops.convert_to_numpy(source)
+    mask = None if mask is None else keras.ops.convert_to_numpy(mask).astype(bool)
+    if source.ndim == 2 and source.dtype.kind in "iu":
+        mask = np.ones(source.shape, bool) if mask is None else mask
+        more = ((0, 0), (0, rounded(source.shape[1], 16) - source.shape[1]))
+        source, mask = np.pad(source, more), np.pad(mask, more)
+    return {"source": source} if mask is None else {"source": source, "source_mask": mask}
 
 
 def _two(inputs, kinds=object):

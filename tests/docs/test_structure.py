@@ -22,8 +22,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 ORDER = [
     {"__init__"},
     {"inspection"},
-    {"convert", "distribution", "generation", "lora", "mask_flow", "visualization"},
+    {"convert", "distribution", "lora", "mask_flow", "visualization"},
     {"models"},
+    {"generation"},
     {"layers", "ops"},
     {"alignments", "feature_maps"},
     {"arguments", "sequence"},
@@ -41,7 +42,6 @@ ORDER = [
 ]
 # The edges between two parts of one line.
 BESIDE = {
-    ("convert", "generation"),
     ("normalizations", "scores"),
     ("positions", "scores"),
     ("masks", "backend"),

@@ -1,0 +1,155 @@
+"""Speculative decoding: several tokens in a step, where a draft of them was right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_attention.core.hints import Tensor
+from keras_attention.generation.rules import NO_TOKEN
+from keras_attention.generation.search import Carried, Search, text_of
+from keras_attention.sequences import shapes
+
+
+def read(model, ids, real, cache, context=None):
+    """A cache that has read a prompt (R, T) but for its last column."""
+    if ids.shape[1] == 1:
+        return cache
+    given = {"cache": cache, "training": False, "logits_to_keep": 0}
+    return model(ids[:, :-1], context, mask=real[:, :-1], **given)[1]
+
+
+class PromptLookup:
+    """Drafts of what followed the last tokens where the text had them before (Saxena 2023).
+
+    For `generate` of a model, whose texts repeat parts of their prompt or of themselves: code,
+    summaries, answers about a text, edits. Of the last `ngram` tokens, or fewer, the latest earlier
+    occurrence in prompt and text counts.
+
+    Args:
+        tokens: how many tokens are drafted.
+        ngram: how many tokens are looked up at most.
+
+    >>> from keras_attention import generation
+    >>> generation.PromptLookup(tokens=6).tokens
+    6
+    """
+
+    reads_prompt = True
+
+    def __init__(self, tokens: int = 8, ngram: int = 3):
+        self.tokens = shapes.check_count("tokens", tokens)
+        self.ngram = shapes.check_count("ngram", ngram)
+        self.form: Any = "lookup", self.tokens, self.ngram
+
+    def begin(self, ids: Tensor, real: Tensor, room: int, cache: Any = None) -> Any:
+        """What it has read of a prompt (R, T)."""
+        return ()
+
+    def propose(self, search, constants, carried, state, active):
+        """Tokens (R, k), −1 where it has none, and its next state."""
+        chosen = carried.chosen
+        given = chosen.lengths, constants["limits"], constants["prompt"]
+        text = text_of(ops.transpose(chosen.history), *given, ())
+        end = (text.first + text.lengths)[:, None]
+        size = text.tokens.shape[1]
+        column = ops.arange(size, dtype="int32")
+        # After a padding of no token, so that the token before a column is at that column.
+        padded = ops.pad(text.tokens, ((0, 0), (self.ngram, 0)), constant_values=NO_TOKEN)
+        last, same, best = text.last(self.ngram), column < end, 0
+        for n in range(1, self.ngram + 1):
+            before = padded[:, self.ngram - n : self.ngram - n + size]
+            token = last[:, self.ngram - n, None]
+            same = ops.logical_and(same, ops.logical_and(before == token, token >= 0))
+            # Longer matches count more than later ones.
+            best = ops.maximum(best, ops.where(same, column + n * size, 0))
+        best = ops.max(best, axis=1, keepdims=True)
+        at = best % size + ops.arange(self.tokens, dtype="int32")
+        inside = ops.logical_and(at < end, best > 0)
+        drafts = ops.take_along_axis(text.tokens, ops.minimum(at, size - 1), axis=1)
+        return ops.where(inside, drafts, NO_TOKEN), state
+
+    def cut(self, state, counts):
+        """The state without the last tokens of each row that it has read, so many (R,)."""
+        return state
+
+
+class DraftModel:
+    """Drafts of a smaller model of the same tokens (Leviathan et al. 2023; Chen et al. 2023).
+
+    Args:
+        model: a `Decoder`.
+        tokens: how many tokens are drafted.
+
+    >>> import keras_attention as ka
+    >>> tokens = ka.Embeddings(ka.ScaledEmbedding(10, 4))
+    >>> small = ka.Decoder([ka.TransformerBlock(8, 1, causal=True)], tokens, logits=ka.Logits(10))
+    >>> ka.generation.DraftModel(small, tokens=3).tokens
+    3
+    """
+
+    reads_prompt = False
+
+    def __init__(self, model: keras.Model, tokens: int = 4):
+        if not hasattr(model, "cut_cache"):
+            raise TypeError(f"`model` must be a `Decoder`. Received: {model!r}")
+        self.model, self.tokens = model, shapes.check_count("tokens", tokens)
+        self.form: Any = "model", id(model), self.tokens
+
+    def begin(self, ids: Tensor, real: Tensor, room: int, cache: Any = None) -> Any:
+        if cache is None:
+            cache = self.model.make_cache(ops.shape(ids)[0], room, spare=self.tokens + 1)
+        return read(self.model, ids, real, cache)
+
+    def propose(self, search, constants, carried, state, active):
+        cache, drafts, tokens = state, [], carried.chosen.tokens
+        for n in range(self.tokens + 1):
+            logits, cache = self.model.steps(tokens[:, None], cache, mask=active[:, None])
+            # The numbers with which the large model will draw: alike models draw alike tokens.
+            lengths = carried.chosen.lengths + n
+            logits = ops.cast(logits[:, 0], "float32")
+            tokens = ops.cast(search.strategy.choose(logits, constants, lengths), "int32")
+            drafts.append(tokens)
+        # The last is not read by anyone; its step has the cache read the one before.
+        return ops.stack(drafts[:-1], axis=1), cache
+
+    def cut(self, state, counts):
+        return self.model.cut_cache(state, state[0]["index"] - counts)
+
+
+class Speculation(Search):
+    """A search whose steps read a draft after the last token, and keep what is right of it.
+
+    At each place of the draft a token is chosen as ever, with the random numbers of its place. As
+    long as these are the tokens of the draft, they are what the model would have read by itself: so
+    the texts are those of the search without a draft, whatever the draft. (Where models differ,
+    fewer tokens are accepted than by the test of the papers, which keeps distributions, not texts.)
+
+    Args:
+        draft: a `PromptLookup` or `DraftModel`.
+        steps: `logits, cache = steps(tokens, cache, memory, mask)` of tokens (R, N).
+        cut: the cache with so many tokens less in each row, `cut(cache, counts)`.
+        **given: those of `Search`.
+    """
+
+    def __init__(self, draft, steps, cut, **given):
+        super().__init__(**given, masked=True)
+        self.draft, self.steps, self.cut = draft, steps, cut
+
+    def advance(self, constants, carried):
+        (cache, state), chosen = carried.cache, carried.chosen
+        active = self.strategy.unfinished(carried)
+        drafts, state = self.draft.propose(self, constants, carried, state, active)
+        count = self.draft.tokens + 1
+        ids = ops.concatenate([chosen.tokens[:, None], ops.maximum(drafts, 0)], axis=1)
+        mask = ops.repeat(active[:, None], count, axis=1)
+        logits, cache = self.steps(ids, cache, constants.get("memory"), mask)
+        self.ends.check_vocabulary(logits.shape[2])
+        logits = ops.cast(logits, "float32")
+        given = self.ends, constants, carried, logits, drafts
+        chosen, states, taken = self.strategy.written(*given)
+        read = count * ops.cast(active, "int32")
+        cache = self.cut(cache, read - taken), self.draft.cut(state, read - taken)
+        return Carried(carried.count + 1, cache, states, chosen)

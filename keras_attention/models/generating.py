@@ -1,0 +1,341 @@
+"""`generate` and `stream` of a model: programs for a few sizes, made once and kept."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sized
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_attention.generation import DraftModel, Generated, Stream, compiled
+from keras_attention.generation.search import Search
+from keras_attention.generation.speculation import Speculation, read
+from keras_attention.generation.streams import chosen
+from keras_attention.layers import kv_cache
+from keras_attention.sequences import masks, shapes
+
+
+def rounded(size: int, least: int = 1) -> int:
+    """The next of the sizes 1, 2, 3, 4, 6, 8, 12, 16, …, from the least one on."""
+    found = max(least, 1)
+    while found < size:
+        # Of 2ⁿ and 3 · 2ⁿ.
+        found += found // 3 if found % 3 == 0 else max(found // 2, 1)
+    return found
+
+
+class Kept:
+    """The programs of a model, as long as its variables are the same."""
+
+    def __init__(self):
+        self.variables, self.programs = [], {}
+
+    def __deepcopy__(self, memo):
+        return Kept()
+
+    def of(self, model):
+        """The programs by what they depend on."""
+        # Quantization and adapters, for two, make other variables.
+        now = model.variables
+        if [*map(id, now)] != [*map(id, self.variables)]:
+            self.variables, self.programs = now, {}
+        return self.programs
+
+
+class Request:
+    """A call of `generate` or `stream`: its arrays, of sizes that are rounded, and its programs.
+
+    Args:
+        model: the model that is asked, whose programs are kept; `decoder` makes the steps.
+        ids, real: int32 and boolean NumPy arrays (B, T), padded on the left, tokens to be read.
+        max_tokens, method, settings: those of the call.
+        past: what the texts go on from, as a call returned it, or {}.
+        draft: None, or where drafts come from.
+        more: other arrays of B rows, such as a source, by name.
+    """
+
+    def __init__(self, model, decoder, ids, real, max_tokens, method, settings, past, draft, more):
+        self.model, self.decoder = model, decoder
+        self.dtype, settings = settings.get("cache_dtype"), dict(settings)
+        settings.pop("cache_dtype", None)
+        limits = np.broadcast_to(keras.ops.convert_to_numpy(max_tokens), ids.shape[:1])
+        strategy, ends = chosen(method, max_tokens if ids.shape[0] else 1, settings)
+        self.columns, self.rows = ends.max_tokens, ids.shape[0]
+        ends.limits, ends.max_tokens = limits.astype("int32"), rounded(self.columns, 16)
+        given = {"strategy": strategy, "ends": ends, "step": self._step, "masked": True}
+        if draft is None:
+            self.search = Search(**given)
+        else:
+            if strategy.copies > 1:
+                raise ValueError("Beam search takes no `draft`. Received: method='beam_search'")
+            del given["masked"]
+            self.search = Speculation(draft, decoder.steps, self._cut, **given)
+        self.draft = draft
+        index = past["cache"][0]["index"] if past else np.zeros(ids.shape[:1], "int32")
+        index = keras.ops.convert_to_numpy(index)
+        self._size(index, real, limits, past)
+        text = np.where(real, ids, -1)
+        arrays = self.search.settings(self.rows, self.rows, text)
+        if draft is not None and draft.reads_prompt:
+            arrays["prompt"] = text
+        arrays |= {"ids": ids, "real": real, **more}
+        arrays = {name: x for name, x in arrays.items() if x is not None}
+        # Rows and columns that are none: a copy of the last row that ends at once, and padding.
+        self.size = rounded(self.rows) if self.rows and not past else self.rows
+        arrays = keras.tree.map_structure(self._with_rows, arrays)
+        arrays["limits"][self.rows :] = 0
+        before = rounded(ids.shape[1], 16 if ids.shape[1] > 2 else 1) - ids.shape[1]
+        for name in {"ids", "real", "prompt"} & arrays.keys():
+            empty = -1 if name == "prompt" else 0
+            arrays[name] = np.pad(arrays[name], ((0, 0), (before, 0)), constant_values=empty)
+        self.room = rounded(arrays["ids"].shape[1], 16) + ends.max_tokens
+        self.room = min([self.room, *(most for most in self.switches if most >= self.need)])
+        if past:
+            arrays["past"] = past | {"cache": self._grown(past["cache"])}
+        self.arrays = arrays
+        rules = tuple(_hashable(rule.form) for rule in ends.rules)
+        form = (strategy.form, rules, ends.stops, ends.pad_token, ends.max_tokens, self.room)
+        self.key = (*form, str(self.dtype), None if draft is None else draft.form)
+
+    def _size(self, index, real, limits, past):
+        """How many tokens the caches need room for; raises if the model has no positions for it."""
+        longest = int(np.max(index + real.sum(axis=1), initial=1))
+        self.need = int(np.max(index + real.sum(axis=1) + limits, initial=1)) - 1
+        own = self.decoder.embeddings
+        most = None if own is None else getattr(own.positions, "max_length", None)
+        if most is not None and self.need > most:
+            raise ValueError(
+                f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
+                f"Received: a prompt of {longest} tokens and max_tokens={int(limits.max())}"
+            )
+        kinds = ("dynamic", "longrope")
+        self.switches = [most for kind in kinds for most in self.decoder._switches(kind)]
+
+    def _grown(self, cache):
+        room = max(kv_cache.entries(x) or 0 for x in cache if "key" in x or "state" in x)
+        if room and room < self.need:
+            spare = 0 if self.draft is None else self.draft.tokens + 1
+            return self.decoder.grow_cache(cache, rounded(self.need), spare)
+        return cache
+
+    def _with_rows(self, array):
+        array = keras.ops.convert_to_numpy(array)
+        return np.concatenate([array, np.repeat(array[-1:], self.size - self.rows, axis=0)])
+
+    # In programs
+
+    def _step(self, tokens, cache, memory=None, mask=None):
+        logits, cache = self.decoder.steps(tokens[:, None], cache, memory, mask=mask[:, None])
+        return logits[:, 0], cache
+
+    def _cut(self, cache, counts):
+        return self.decoder.cut_cache(cache, cache[0]["index"] - counts)
+
+    def given(self, arrays):
+        """The arrays of the search, of those of the call: the prompt is read."""
+        ids, real, past = arrays["ids"], arrays["real"], arrays.get("past", {})
+        memory, cache = past.get("memory"), past.get("cache")
+        if memory is None:
+            memory = self.model._memory(arrays)
+        if cache is None:
+            spare = 0 if self.draft is None else self.draft.tokens + 1
+            cache = self.decoder.make_cache(ops.shape(ids)[0], self.room, self.dtype, spare)
+        cache = read(self.decoder, ids, real, cache, memory)
+        if self.draft is not None:
+            cache = cache, self.draft.begin(ids, real, self.room, past.get("draft"))
+        return arrays | {"tokens": ids[:, -1], "cache": cache, "memory": memory}
+
+    def begin(self, arrays):
+        return self.search.begin(self.given(arrays))
+
+    def whole(self, arrays):
+        given = self.given(arrays)
+        constants, carried = self.search.begin(given)
+        carried = self.search.go_on(constants, carried)
+        if self.search.strategy.copies > 1:
+            # None of the hypotheses has the cache of the last step.
+            carried = carried._replace(cache=given["cache"])
+            constants = constants | {"memory": given["memory"]}
+        return self.result(constants, carried)
+
+    def result(self, constants, carried):
+        found = self.search.result(constants, carried)
+        cache, draft = (carried.cache, None) if self.draft is None else carried.cache
+        past = {"cache": cache, "draft": draft or None, "memory": constants.get("memory")}
+        found.cache = {name: x for name, x in past.items() if x is not None}
+        return found
+
+    # Around programs
+
+    def program(self, name, arrays=()):
+        """The method of this name, compiled; kept for arrays of such shapes."""
+        kept = vars(self.model).setdefault("_programs", Kept()).of(self.model)
+        kinds = [*map(_kind, keras.tree.flatten(arrays))]
+        key = (name, *self.key, str(kinds))
+        if key not in kept:
+            function = self.search.go_on if name == "go_on" else getattr(self, name)
+            kept[key] = _announced(compiled(function, self._layer()), self)
+        return kept[key]
+
+    def _layer(self):
+        if not isinstance(self.draft, DraftModel):
+            return self.model
+        both = keras.layers.Layer()
+        both.large, both.small, both.built = self.model, self.draft.model, True
+        return both
+
+    def text(self):
+        """The `Generated` of whole texts."""
+        return self.trimmed(self.program("whole", self.arrays)(self.arrays))
+
+    def stream(self, chunk):
+        names = ("begin", "go_on", "result")
+        begin, go_on, result = (self.program(name, self.arrays) for name in names)
+        return Stream(
+            self.search,
+            lambda: begin(self.arrays),
+            go_on,
+            lambda *loop: self.trimmed(result(*loop)),
+            chunk,
+            self.rows,
+        )
+
+    def trimmed(self, found):
+        """The rows and columns that were asked for, and the cache for the next call."""
+        past = found.cache
+        fields = [ops.convert_to_numpy(x)[: self.rows] for x in found]
+        tokens, lengths, log_probs, scores = fields
+        cut = Generated(
+            *map(
+                ops.convert_to_tensor,
+                (tokens[..., : self.columns], lengths, log_probs[..., : self.columns], scores),
+            )
+        )
+        if self.size != self.rows:
+            past = keras.tree.map_structure(lambda x: x[: self.rows], past)
+        # Of several hypotheses, texts go on from the best, of which nothing is read.
+        if tokens.ndim == 3:
+            tokens, lengths, scores = tokens[:, 0], lengths[:, 0], scores[:, 0]
+        ids = self.arrays["ids"][: self.rows, -1:]
+        every = np.concatenate([ids, tokens], axis=1)
+        if self.search.strategy.copies > 1:
+            real = np.arange(every.shape[1]) <= lengths[:, None]
+        else:
+            # Of a row that had no way to go on, all is read.
+            every = np.take_along_axis(every, lengths[:, None], axis=1)
+            real = (scores > -np.inf)[:, None]
+        cut.cache = past | {"unread": every, "real": real}
+        return cut
+
+
+class Generating:
+    """What `Decoder` and `EncoderDecoder` share: loops of their own, compiled by themselves."""
+
+    def _request(self, prompt, mask, max_tokens, method, cache, draft, settings, more):
+        """The `Request` of a call, which checks it."""
+        decoder = getattr(self, "decoder", self)
+        past = {} if cache is None else dict(cache)
+        ids, real = _texts(decoder, prompt, mask, past)
+        if draft is not None and not hasattr(draft, "propose"):
+            draft = DraftModel(draft)
+        if not self.built:
+            self._build_for(ids, more)
+        given = max_tokens, method, settings, past, draft, more
+        return Request(self, decoder, ids, real, *given)
+
+
+def _texts(decoder, prompt, mask, past):
+    """Tokens to be read and which are real, (B, T), NumPy arrays padded on the left."""
+    parts = []
+    if past:
+        if not {"cache", "unread", "real"} <= past.keys():
+            raise ValueError(
+                "`cache` must be the attribute `cache` of what `generate` or `stream` returned. "
+                f"Received: {sorted(past)}"
+            )
+        parts.append((past.pop("unread"), past.pop("real")))
+    if prompt is not None or not past:
+        ids = tokens_of(prompt)
+        mask = masks.boolean("mask", mask)
+        real = masks.padding(ids, mask, "prompt", features=False)
+        # A prompt of one token is a start token, which may equal the padding token, as in T5.
+        if decoder.embeddings is not None and ids.shape[1] > 1:
+            real = masks.both(real, decoder.embeddings.compute_mask(ids))
+        ids = ops.convert_to_numpy(ids)
+        real = np.ones(ids.shape, bool) if real is None else ops.convert_to_numpy(real)
+        parts.append((ids, np.broadcast_to(real, ids.shape)))
+    shapes.check_same(
+        "Rows of `prompt` and of `cache`",
+        **{f"part {n}": x.shape[0] for n, (x, _) in enumerate(parts)},
+    )
+    ids, real = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
+    if not real.any(axis=1).all():
+        row = int(np.argmin(real.any(axis=1)))
+        raise ValueError(
+            f"Each prompt must have a token. Received: mask[{row}]={real[row].tolist()}"
+        )
+    order = np.argsort(real, axis=1, kind="stable")
+    longest = max(int(np.max(real.sum(axis=1), initial=1)), 1)
+    ids, real = (np.take_along_axis(x, order, axis=1)[:, -longest:] for x in (ids, real))
+    return ids.astype("int32"), real
+
+
+def _announced(program, request):
+    """A program that says at its first call that it is compiled, which takes seconds."""
+    told = []
+
+    def call(*arrays):
+        if told or not keras.config.is_interactive_logging_enabled():
+            return program(*arrays)
+        told.append(True)
+        size = request.arrays["ids"].shape
+        print(
+            f"Compiling a program for {size[0]} rows, prompts of at most {size[1]} tokens and "
+            f"{request.search.ends.max_tokens} more …",
+            file=sys.stderr,
+        )
+        began = time.monotonic()
+        outputs = program(*arrays)
+        print(f"… {time.monotonic() - began:.1f} s.", file=sys.stderr)
+        return outputs
+
+    return call
+
+
+def _kind(array):
+    return tuple(array.shape), keras.backend.standardize_dtype(array.dtype)
+
+
+def _hashable(form):
+    try:
+        hash(form)
+    except TypeError:
+        return id(form)
+    return form
+
+
+def tokens_of(rows):
+    """A prompt of any form as int32 tokens (B, T), with T of at least 1."""
+    if not shapes.is_array(rows):
+        try:
+            rows = np.asarray(rows)
+        except ValueError as error:
+            lengths = [len(row) if isinstance(row, Sized) else 1 for row in rows]
+            raise ValueError(
+                "`prompt` must have rows of one length: pad shorter ones on the left, and say "
+                f"so in a mask. Received: rows of lengths {lengths}"
+            ) from error
+        except (NotImplementedError, TypeError, RuntimeError):
+            # Rows of tensors that are being traced.
+            rows = ops.convert_to_tensor(rows)
+    if "int" not in str(rows.dtype) and 0 not in rows.shape:
+        raise TypeError(
+            f"`prompt` must be integers (batch, positions). Received dtype {rows.dtype}"
+        )
+    shapes.check_rank("prompt", rows, 2, "(batch, positions)")
+    if rows.shape[1] == 0:
+        raise ValueError(f"`prompt` must have a token. Received: prompt.shape={tuple(rows.shape)}")
+    return ops.cast(rows, "int32")
