@@ -11,6 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention.generation import DraftModel, Generated, Stream, compiled
+from keras_attention.generation.rules import NO_TOKEN
 from keras_attention.generation.search import Search
 from keras_attention.generation.speculation import Speculation, read
 from keras_attention.generation.streams import chosen
@@ -50,47 +51,50 @@ class Request:
 
     Args:
         model: the model that is asked, whose programs are kept; `decoder` makes the steps.
-        ids, real: int32 and boolean NumPy arrays (B, T), padded on the left, tokens to be read.
+        text, unread: (B, T) and (B,), what `_texts` returns.
         max_tokens, method, settings: those of the call.
         past: what the texts go on from, as a call returned it, or {}.
         draft: None, or where drafts come from.
         more: other arrays of B rows, such as a source, by name.
     """
 
-    def __init__(self, model, decoder, ids, real, max_tokens, method, settings, past, draft, more):
-        self.model, self.decoder = model, decoder
+    def __init__(self, model, decoder, text, unread, *given):
+        self.model, self.decoder, self.read_text = model, decoder, text
+        max_tokens, method, settings, past, draft, more = given
+        # The tokens to be read.
+        ids = text[:, -int(unread.max(initial=1)) :]
+        real = np.arange(ids.shape[1]) >= ids.shape[1] - unread[:, None]
         self.dtype, settings = settings.get("cache_dtype"), dict(settings)
         settings.pop("cache_dtype", None)
         limits = np.broadcast_to(keras.ops.convert_to_numpy(max_tokens), ids.shape[:1])
         strategy, ends = chosen(method, max_tokens if ids.shape[0] else 1, settings)
         self.columns, self.rows = ends.max_tokens, ids.shape[0]
         ends.limits, ends.max_tokens = limits.astype("int32"), rounded(self.columns, 16)
-        given = {"strategy": strategy, "ends": ends, "step": self._step, "masked": True}
+        of_search = {"strategy": strategy, "ends": ends, "step": self._step}
         if draft is None:
-            self.search = Search(**given)
+            self.search = Search(**of_search, masked=True)
         else:
             if strategy.copies > 1:
                 raise ValueError("Beam search takes no `draft`. Received: method='beam_search'")
-            del given["masked"]
-            self.search = Speculation(draft, decoder.steps, self._cut, **given)
+            self.search = Speculation(draft, decoder.steps, self._cut, **of_search)
         self.draft = draft
         index = past["cache"][0]["index"] if past else np.zeros(ids.shape[:1], "int32")
         index = keras.ops.convert_to_numpy(index)
         self._size(index, real, limits, past)
-        text = np.where(real, ids, -1)
         arrays = self.search.settings(self.rows, self.rows, text)
         if draft is not None and draft.reads_prompt:
             arrays["prompt"] = text
-        arrays |= {"ids": ids, "real": real, **more}
+        arrays |= {"ids": np.maximum(ids, 0), "real": real, **more}
         arrays = {name: x for name, x in arrays.items() if x is not None}
         # Rows and columns that are none: a copy of the last row that ends at once, and padding.
         self.size = rounded(self.rows) if self.rows and not past else self.rows
         arrays = keras.tree.map_structure(self._with_rows, arrays)
         arrays["limits"][self.rows :] = 0
-        before = rounded(ids.shape[1], 16 if ids.shape[1] > 2 else 1) - ids.shape[1]
-        for name in {"ids", "real", "prompt"} & arrays.keys():
-            empty = -1 if name == "prompt" else 0
-            arrays[name] = np.pad(arrays[name], ((0, 0), (before, 0)), constant_values=empty)
+        for name, empty in {"ids": 0, "real": False, "prompt": NO_TOKEN}.items():
+            if name in arrays:
+                size = arrays[name].shape[1]
+                before = (0, 0), (rounded(size, 16 if size > 2 else 1) - size, 0)
+                arrays[name] = np.pad(arrays[name], before, constant_values=empty)
         self.room = rounded(arrays["ids"].shape[1], 16) + ends.max_tokens
         self.room = min([self.room, *(most for most in self.switches if most >= self.need)])
         if past:
@@ -219,15 +223,12 @@ class Request:
         # Of several hypotheses, texts go on from the best, of which nothing is read.
         if tokens.ndim == 3:
             tokens, lengths, scores = tokens[:, 0], lengths[:, 0], scores[:, 0]
-        ids = self.arrays["ids"][: self.rows, -1:]
-        every = np.concatenate([ids, tokens], axis=1)
-        if self.search.strategy.copies > 1:
-            real = np.arange(every.shape[1]) <= lengths[:, None]
-        else:
-            # Of a row that had no way to go on, all is read.
-            every = np.take_along_axis(every, lengths[:, None], axis=1)
-            real = (scores > -np.inf)[:, None]
-        cut.cache = past | {"unread": every, "real": real}
+        written = np.arange(tokens.shape[1]) < lengths[:, None]
+        text = np.concatenate([self.read_text, np.where(written, tokens, NO_TOKEN)], axis=1)
+        # Of a row that had no way to go on, all is read.
+        beams = self.search.strategy.copies > 1
+        unread = 1 + lengths if beams else (scores > -np.inf).astype("int32")
+        cut.cache = past | {"text": _padded(text), "unread": unread}
         return cut
 
 
@@ -238,25 +239,29 @@ class Generating:
         """The `Request` of a call, which checks it."""
         decoder = getattr(self, "decoder", self)
         past = {} if cache is None else dict(cache)
-        ids, real = _texts(decoder, prompt, mask, past)
+        text, unread = _texts(decoder, prompt, mask, past)
         if draft is not None and not hasattr(draft, "propose"):
             draft = DraftModel(draft)
         if not self.built:
-            self._build_for(ids, more)
+            self._build_for(np.maximum(text, 0), more)
         given = max_tokens, method, settings, past, draft, more
-        return Request(self, decoder, ids, real, *given)
+        return Request(self, decoder, text, unread, *given)
 
 
 def _texts(decoder, prompt, mask, past):
-    """Tokens to be read and which are real, (B, T), NumPy arrays padded on the left."""
-    parts = []
+    """The texts (B, T) of a past and a prompt, and how many of their last tokens are to be read.
+
+    They are padded on the left, with −1 for no token; the numbers are (B,).
+    """
+    parts, unread = [], 0
     if past:
-        if not {"cache", "unread", "real"} <= past.keys():
+        if not {"cache", "text", "unread"} <= past.keys():
             raise ValueError(
                 "`cache` must be the attribute `cache` of what `generate` or `stream` returned. "
                 f"Received: {sorted(past)}"
             )
-        parts.append((past.pop("unread"), past.pop("real")))
+        text, unread = (ops.convert_to_numpy(past.pop(name)) for name in ("text", "unread"))
+        parts.append(text)
     if prompt is not None or not past:
         ids = tokens_of(prompt)
         mask = masks.boolean("mask", mask)
@@ -265,22 +270,24 @@ def _texts(decoder, prompt, mask, past):
         if decoder.embeddings is not None and ids.shape[1] > 1:
             real = masks.both(real, decoder.embeddings.compute_mask(ids))
         ids = ops.convert_to_numpy(ids)
-        real = np.ones(ids.shape, bool) if real is None else ops.convert_to_numpy(real)
-        parts.append((ids, np.broadcast_to(real, ids.shape)))
-    shapes.check_same(
-        "Rows of `prompt` and of `cache`",
-        **{f"part {n}": x.shape[0] for n, (x, _) in enumerate(parts)},
-    )
-    ids, real = (np.concatenate(x, axis=1) for x in zip(*parts, strict=True))
-    if not real.any(axis=1).all():
-        row = int(np.argmin(real.any(axis=1)))
+        real = True if real is None else ops.convert_to_numpy(real)
+        parts.append(np.where(real, ids, NO_TOKEN))
+        unread = unread + (parts[-1] >= 0).sum(axis=1)
+    rows = {f"part {n}": text.shape[0] for n, text in enumerate(parts)}
+    shapes.check_same("Rows of `cache` and of `prompt`", **rows)
+    if not (unread > 0).all():
+        row = int(np.argmin(unread))
         raise ValueError(
-            f"Each prompt must have a token. Received: mask[{row}]={real[row].tolist()}"
+            "Each prompt must have a token. Received a row without: "
+            f"{[text[row].tolist() for text in parts]}"
         )
-    order = np.argsort(real, axis=1, kind="stable")
-    longest = max(int(np.max(real.sum(axis=1), initial=1)), 1)
-    ids, real = (np.take_along_axis(x, order, axis=1)[:, -longest:] for x in (ids, real))
-    return ids.astype("int32"), real
+    return _padded(np.concatenate(parts, axis=1)), unread
+
+
+def _padded(texts):
+    """Texts (B, T) with −1 for no token, padded on the left."""
+    texts = np.take_along_axis(texts, np.argsort(texts >= 0, axis=1, kind="stable"), axis=1)
+    return texts[:, -max(1, int((texts >= 0).sum(axis=1).max(initial=0))) :].astype("int32")
 
 
 def _announced(program, request):

@@ -177,15 +177,15 @@ of Whisper's time stamps and long recordings:
     **_off("encoder_repetition_penalty guidance_scale", 1.0),
     **_off("encoder_no_repeat_ngram_size diversity_penalty penalty_alpha", 0),
     **_off("num_beam_groups", 1),
-    **_off("exponential_decay_length_penalty watermarking_config stop_strings max_time"),
+    "exponential_decay_length_penalty": read(None, list | None),
+    **_off("watermarking_config stop_strings max_time"),
     **_off("constraints force_words_ids dola_layers assistant_ensemble_weight"),
 }
 _SAMPLING = {
-    **each("temperature top_p", read(None, float | None)),
+    **each("temperature top_p typical_p", read(None, float | None)),
     # 0 is no limit.
     **defaults(min_p=0.0),
     "top_k": read(50, least=0),
-    **_off("typical_p", 1.0),
     **_off("epsilon_cutoff eta_cutoff", 0),
     **_off("top_h"),
 }
@@ -193,8 +193,7 @@ _BEAMS = {
     **defaults(num_beams=1, num_return_sequences=1),
     "length_penalty": read(1.0, least=0),
     "early_stopping": Field(str, False, {False: "estimate", True: "first", "never": "exact"}),
-    # Sums are of log-probabilities that are not normalized again.
-    **_off("renormalize_logits", False),
+    "renormalize_logits": read(False, bool),
 }
 _NO_SAMPLING = ignored("of sampling", " ".join(_SAMPLING))
 _NO_BEAMS = ignored("of beam search", " ".join(_BEAMS))

@@ -10,16 +10,20 @@ from typing import Any
 from keras_attention.convert.huggingface.architectures import pairs
 from keras_attention.convert.huggingface.config import Config, read_file, read_json
 from keras_attention.convert.huggingface.fields import GENERATION, START
-from keras_attention.generation import Constraints
+from keras_attention.generation import Constraints, LengthDecay
 from keras_attention.sequences import shapes
 
 # Settings that are arguments of each function, of these names unless `_RENAMED` has others.
 _ARGUMENTS = {
     "greedy": "",
-    "sample": "temperature top_p min_p top_k",
-    "beam_search": "num_beams length_penalty num_return_sequences early_stopping",
+    "sample": "temperature top_p min_p top_k typical_p",
+    "beam_search": "num_beams length_penalty num_return_sequences early_stopping renormalize_logits",
 }
-_RENAMED = {"num_return_sequences": "num_return", "early_stopping": "stopping"}
+_RENAMED = {
+    "num_return_sequences": "num_return",
+    "early_stopping": "stopping",
+    "renormalize_logits": "renormalize",
+}
 
 
 def generation_options(
@@ -52,13 +56,10 @@ def generation_options(
 
     Example:
 
-    >>> from keras_attention import convert, generation
-    >>> first = [convert.start_tokens("bart")]  # doctest: +SKIP
-    >>> last, cache, memory = model.start(source, first, max_tokens=60)  # doctest: +SKIP
-    >>> found = generation.beam_search(  # doctest: +SKIP
-    ...     model.step, last, cache, memory, max_tokens=60, prompt=first,
-    ...     **convert.generation_options("bart", "beam_search"),
-    ... )
+    >>> from keras_attention import convert
+    >>> first, how = [convert.start_tokens("bart")], "beam_search"  # doctest: +SKIP
+    >>> options = convert.generation_options("bart", how)  # doctest: +SKIP
+    >>> found = model.generate(source, first, 60, how, **options)  # doctest: +SKIP
     """
     shapes.check_choice("method", method, tuple(GENERATION))
     settings = _read_settings(folder, GENERATION[method], ignore)
@@ -112,7 +113,14 @@ def _constraints(settings, stops):
         min_tokens=least or 0,
         **{name: settings[name] for name in same.split()},
     )
-    return None if found == Constraints() else found
+    found = None if found == Constraints() else found
+    decay = settings["exponential_decay_length_penalty"]
+    if decay is None:
+        return found
+    if len(decay) != 2:
+        _refuse(settings, "exponential_decay_length_penalty", "a number of tokens and a factor")
+    decay = LengthDecay(*decay)
+    return decay if found is None else found + decay
 
 
 def _refuse(settings, name, expected):

@@ -30,6 +30,9 @@ CASES = {
     "GPT-2 greedy": {**RULES, "min_new_tokens": 5},
     "GPT-2 beams": {**RULES, "num_beams": 3, "early_stopping": "never", "num_return_sequences": 2},
     "GPT-2 greedy once": {"no_repeat_ngram_size": 1, "forced_eos_token_id": [3]},
+    "GPT-2 greedy decay": dict(
+        eos_token_id=[2, 7], exponential_decay_length_penalty=[3, 1.3], no_repeat_ngram_size=1
+    ),
     "BART greedy": RULES
     | STARTS
     | dict(forced_bos_token_id=5, forced_eos_token_id=2, min_length=5),
@@ -40,7 +43,7 @@ CASES = {
         eos_token_id=[0, 20, 21, 22], decoder_start_token_id=1, bad_words_ids=[[1]]
     )
     | dict(forced_eos_token_id=0, num_beams=4, num_return_sequences=4)
-    | dict(renormalize_logits=False),
+    | dict(renormalize_logits=True, sequence_bias=[[[14], 3.0], [[15], -4.0]]),
     "T5 beams": dict(
         eos_token_id=[1, 20, 21], decoder_start_token_id=0, num_beams=3, length_penalty=0.5
     )
@@ -95,12 +98,15 @@ def generated(name, folder, model, method, compiled=False):
     sources = {"GPT-2": (), "Whisper": (SOUND,)}.get(name, (IDS,))
     mask = None if name in ("GPT-2", "Whisper") else RIGHT
     prompt = IDS if name == "GPT-2" else [convert.start_tokens(folder)] * len(IDS)
+    if compiled:
+        masks = {} if mask is None else {"source_mask": mask}
+        found = model.generate(*sources, prompt, COUNT, method, **masks, **options)
+        return numpy(found.tokens).reshape(-1, COUNT)
 
     def write(prompt, *sources):
         started = model.start(*sources, prompt, COUNT, mask)
         return search(model.step, *started, max_tokens=COUNT, prompt=prompt, **options)
 
-    write = generation.compiled(write, model) if compiled else write
     return numpy(write(np.array(prompt, "int32"), *sources).tokens).reshape(-1, COUNT)
 
 
@@ -245,7 +251,7 @@ def test_settings_as_they_are_published(tmp_path):
     sampling = {"temperature": 0.7, "top_p": 0.8, "top_k": 20}
     assert convert.generation_options(folder, "sample") == {**tokens, **sampling}
     beams = {"num_beams": 1, "num_return": 1, "length_penalty": 1.0, "length_rule": "power"}
-    beams["stopping"] = "estimate"
+    beams |= {"stopping": "estimate", "renormalize": False}
     assert convert.generation_options(folder, "beam_search") == {**tokens, **beams}
     folder = written(tmp_path, {"top_k": 0, "min_p": 0.0})
     options = convert.generation_options(folder, "sample")
