@@ -162,6 +162,11 @@ class PatchEmbedding(saving.ConfigurableLayer):
         x = projections.apply(self, self._dense, self._patches(masks.clear(images, mask)))
         return masks.carry(x, of_mask(self._patches, mask))
 
+    def grid_of(self, images):
+        """The sizes of the grid of the patches of images."""
+        sizes = ops.shape(images)[2:] if self.data_format == "channels_first" else None
+        return tuple(counts(sizes or ops.shape(images)[1:-1], self.patch_size))
+
     def _patches(self, x):
         """The values (B, N, n) of patches, or (B, rows, columns, n), of pixels with channels."""
         return grouped(x, ops.shape(x)[1:-1], self.patch_size, self.flatten)

@@ -75,8 +75,9 @@ def _pair(config, name):
 
 
 def input_shape(config):
-    """The shape of the images."""
-    return (None, *_pair(config, "image_size"), config["num_channels"])
+    """The shape of the images, which have any size."""
+    _pair(config, "image_size")
+    return (None, None, None, config["num_channels"])
 
 
 def _like_vit(
