@@ -13,7 +13,7 @@ from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.layers.blocks.norms import LayerScale
+from keras_attention.layers.blocks.norms import LayerScale, PooledNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
@@ -210,6 +210,12 @@ _SWIN_BLOCK = {
 }
 
 
+def _unsaid(model):
+    """The options that Swin models of 0.2.0 have otherwise, whose windows are of one grid."""
+    is_of_any_size = isinstance(model.blocks[0].attention, WindowAttention)
+    return () if is_of_any_size else ("tokens", "positions", "attention", "pattern", "position")
+
+
 def _layers(model):
     """The layers of a model, first to last; in files of 0.2.0 stages are models in a model."""
     for layer in model.embeddings.tokens.layers:
@@ -243,8 +249,8 @@ def _swin_tensors(name, model):
 #
 # Every token of a text has an output; that of the whole text is at its end-of-text token. It is
 # causal: padding after the text needs no mask. The first output of an image is that of the whole.
-# Its final norm applies to every vector: of `transformers` the first is its pooled output, and the
-# others are as they are before the norm.
+# With a projection its final norm applies to every vector, and without one to none: it is that of the
+# pooled output, `model.final_norm.pooled(states)`.
 
 PARTS = ("text", "vision")
 FIELDS = (
@@ -292,17 +298,19 @@ def _clip(name, fields, tensors, **given):
     [(other, of_other)] = towers.values()
 
     def make(config):
-        logits = None
+        logits, norm = None, stacks.norm(config, "final_norm")
         if name == "Text":
             table = stacks.positions(config["max_position_embeddings"])
             embedded = stacks.embeddings(config, positions=table)
         else:
-            norm = stacks.norm(config)
-            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+            first = stacks.norm(config)
+            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=first)
         if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
             logits = Logits(config["projection_dim"], tied=False, name="projection")
+        elif name == "Vision":
+            norm = PooledNorm(epsilon=stacks.epsilon(config), name="final_norm")
         blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
-        return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
+        return Encoder(blocks, embedded, norm, logits)
 
     pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
     return Architecture(
@@ -346,6 +354,7 @@ ARCHITECTURES = {
             r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
             r"embeddings\.mask_token": "of training with hidden patches",
         },
+        unsaid=_unsaid,
         input_shape=input_shape,
     ),
     "clip_text_model": _clip(
@@ -369,6 +378,8 @@ ARCHITECTURES = {
             "pre_layrnorm": "embeddings.norm",
             "post_layernorm": "final_norm",
         },
+        # In files of 0.2.0 it applies to every vector.
+        unsaid=("final_norm",),
         input_shape=input_shape,
     ),
 }
