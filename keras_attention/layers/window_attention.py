@@ -8,14 +8,10 @@ import keras
 from keras import ops
 
 from keras_attention import saving
-from keras_attention.core.hints import Cache, Tensor, Tensors
+from keras_attention.core.hints import Tensor
 from keras_attention.layers.embeddings import patches
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.sequences import inputs, masks, shapes
-
-# The arguments of a call that `WindowAttention` does not take.
-_OTHERS = ("attention_mask", "attention_bias", "positions", "segment_ids", "cache")
-_OTHERS += ("use_causal_mask",)
+from keras_attention.sequences import masks, shapes
 
 
 class Padding(saving.ConfigurableLayer):
@@ -29,8 +25,9 @@ class Padding(saving.ConfigurableLayer):
         return padded(x, self.size)
 
     def compute_output_shape(self, x_shape):
-        sides = zip(x_shape[1:3], self.size, strict=True)
-        return (x_shape[0], *(n if n is None else n + -n % size for n, size in sides), *x_shape[3:])
+        batch, *sides, features = x_shape
+        pairs = zip(sides, self.size, strict=True)
+        return (batch, *(n if n is None else n + -n % size for n, size in pairs), features)
 
 
 def padded(x, sizes):
@@ -50,6 +47,7 @@ class WindowAttention(MultiHeadAttention):
     `GridRelativeBias((size, size))`.
     """
 
+    _masks = None
     own_traits: ClassVar = {"refusal": "takes a grid, its mask, and no other arguments"}
     _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
 
@@ -63,23 +61,10 @@ class WindowAttention(MultiHeadAttention):
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build((query_shape[0], self.size**2, query_shape[-1]))
 
-    def call(  # type: ignore[override]
-        self,
-        query: Tensor,
-        query_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        attention_mask: Tensor | None = None,
-        attention_bias: Tensor | None = None,
-        positions: Tensor | None = None,
-        segment_ids: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensors:
-        given = (attention_mask, attention_bias, positions, segment_ids, cache, use_causal_mask)
-        self._refuse(dict(zip(_OTHERS, given, strict=True)))
-        mask, sides = masks.padding(query, query_mask), ops.shape(query)[1:3]
-        x, given, shift = padded(query, self._sizes), {}, self.shift
+    def call(self, query, query_mask=None, return_attention_scores=False, training=None, **others):
+        self._refuse(others)
+        mask, sides, sizes = masks.padding(query, query_mask), ops.shape(query)[1:3], self._sizes
+        x, given, shift = padded(query, sizes), {}, self.shift
         whole = ops.shape(x)[1:3]
         if not all(isinstance(side, int) for side in sides):
             shift = shift and ops.where(ops.minimum(*sides) > self.size, shift, 0)
@@ -87,18 +72,18 @@ class WindowAttention(MultiHeadAttention):
             shift = 0
         if mask is not None:
             # As without a mask, cells attend to what is beyond the grid.
-            real = ops.logical_not(padded(ops.logical_not(mask), self._sizes))
+            real = ops.logical_not(padded(ops.logical_not(mask), sizes))
             given["query_mask"] = self._windows(real[..., None], shift)[..., 0]
         if self.shift:
             # The rotation brings those together that are not side by side.
-            rows, columns = (ops.cast(ops.arange(n) < shift, "int32") for n in whole)
-            sides_of = ops.broadcast_to(2 * rows[:, None] + columns, ops.shape(x)[:3])
-            given["segment_ids"] = self._windows(sides_of[..., None], shift)[..., 0]
+            first, second = (ops.cast(ops.arange(n) < shift, "int32") for n in whole)
+            parts = ops.broadcast_to(2 * first[:, None] + second, ops.shape(x)[:3])
+            given["segment_ids"] = self._windows(parts[..., None], shift)[..., 0]
         given |= {"return_attention_scores": return_attention_scores, "training": training}
         found = super().call(self._windows(x, shift), **given)
         output, *scores = found if isinstance(found, tuple) else (found,)
         counts, features = [n // self.size for n in whole], query.shape[-1]
-        output = ops.reshape(output, (-1, *counts, *self._sizes, features))
+        output = ops.reshape(output, (-1, *counts, *sizes, features))
         output = ops.reshape(ops.transpose(output, (0, 1, 3, 2, 4, 5)), (-1, *whole, features))
         output = ops.roll(output, (shift, shift), (1, 2))[:, : sides[0], : sides[1]]
         output = masks.carry(output, mask)
@@ -113,11 +98,10 @@ class WindowAttention(MultiHeadAttention):
     def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
         return tuple(query_shape)
 
-    def compute_output_spec(self, query, *args, return_attention_scores=False, **kwargs):
-        given = vars(inputs.arguments(self.call, query, *args, **kwargs))
-        self._refuse({name: given[name] for name in _OTHERS})
-        masks.padding(query, given["query_mask"])
-        output = keras.KerasTensor(query.shape, self.compute_dtype)
+    def compute_output_spec(self, query, query_mask=None, return_attention_scores=False, **others):
+        others.pop("training", None)
+        self._refuse(others)
+        masks.padding(query, query_mask)
         scores = (None, self.num_heads, self.size**2, self.size**2)
-        scores = keras.KerasTensor(scores, self.compute_dtype)
-        return (output, scores) if return_attention_scores else output
+        found = [keras.KerasTensor(shape, self.compute_dtype) for shape in (query.shape, scores)]
+        return tuple(found) if return_attention_scores else found[0]

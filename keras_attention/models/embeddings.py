@@ -105,7 +105,9 @@ class Embeddings(saving.ConfigurableLayer):
         training: bool | None = None,
     ) -> Tensor:
         self._check_types(types)
-        x, grid = self._of_tokens(inputs)
+        # Positions on a grid are those of the image, whatever its size.
+        on_grid = isinstance(self.positions, GridEmbedding)
+        x, sizes = _with_grid(self.tokens, inputs) if on_grid else (self.tokens(inputs), None)
         mask = masks.implicit(x)
         # Keras carries the mask of the inputs on, which may have another shape than the vectors.
         if mask is not None and not masks.may_fit(mask, x.shape[1]):
@@ -115,20 +117,17 @@ class Embeddings(saving.ConfigurableLayer):
         if self.types is not None:
             x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
-            x = self.positions(masks.carry(x, mask), positions=positions, **grid)
+            x, whole = masks.carry(x, mask), positions is None and len(x.shape) == 3
+            if sizes is not None and whole:
+                x = self.positions.on_grid(x, sizes)
+            else:
+                x = self.positions(x, positions=positions)
         if self.norm is not None:
             x = self.norm(x)
         x = self._dropout_layer.drop(x, training)
         if self.projection is not None:
             x = self.projection(x)
         return masks.carry(x, mask)
-
-    def _of_tokens(self, inputs):
-        """The vectors of the inputs and, for positions on a grid, the grid of those of images."""
-        if not isinstance(self.positions, GridEmbedding):
-            return self.tokens(inputs), {}
-        x, grid = _with_grid(self.tokens, inputs)
-        return x, {} if grid is None or len(x.shape) > 3 else {"grid": grid}
 
     def _check_types(self, types):
         if types is not None and self.types is None:
@@ -162,10 +161,8 @@ def _with_grid(layer, x, grid=None):
         for part in layer.layers:
             x, grid = _with_grid(part, x, grid)
         return x, grid
-    if isinstance(layer, PatchEmbedding):
-        grid = layer.grid_of(x)
-    elif isinstance(layer, PatchMerging):
-        grid = layer.grid
+    if isinstance(layer, (PatchEmbedding, PatchMerging)):
+        grid = layer.grid_of(x) if isinstance(layer, PatchEmbedding) else None
     x = layer(x)
     return x, tuple(ops.shape(x)[1:-1]) if len(x.shape) > 3 else grid
 

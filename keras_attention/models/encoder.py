@@ -73,7 +73,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         for block in self.blocks:
             if not block.built:
                 block.build(shape, context_shape)
-        shape = _flat_shape(shape)
+        shape = (shape[0], None if len(shape) > 3 else shape[1], shape[-1])
         for layer in (self.final_norm, self.logits):
             if layer is not None and not layer.built:
                 layer.build(shape)
@@ -196,7 +196,7 @@ class Stack(saving.ConfigurableModel, saved=False):
                 x, after = x
                 caches.append(after)
         x = x if rows.order is None else rows.order.restored(x)
-        x, mask = _flat(x, -1), _flat(mask)
+        x, mask = _flat(x, 3), _flat(mask, 2)
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
@@ -237,7 +237,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         if self.embeddings is None:
             return masks.padding(inputs, previous_mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, previous_mask)
-        return _flat(masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs)))
+        return _flat(masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs)), 2)
 
     def compute_output_spec(self, *args, **kwargs):
         given = vars(inputs.arguments(self.call, *args, **kwargs))
@@ -266,21 +266,16 @@ class Stack(saving.ConfigurableModel, saved=False):
         shape = inputs_shape
         if self.embeddings is not None:
             shape = self.embeddings.compute_output_shape(shape)
-        shape = _flat_shape(shape)
-        return tuple(shape if self.logits is None else self.logits.compute_output_shape(shape))
+        batch, *sizes, features = shape
+        shape = batch, None if None in sizes else math.prod(sizes), features
+        return shape if self.logits is None else self.logits.compute_output_shape(shape)
 
 
-def _flat(x, end=None):
-    """Cells (B, height, width, …) as a sequence (B, T, …), features from the axis `end` on."""
-    if x is None or len(x.shape[1:end]) < 2:
+def _flat(x, axes):
+    """Cells of a grid (B, height, width, …) as a sequence (B, T, …) of so many axes, or None."""
+    if x is None or len(x.shape) == axes:
         return x
-    return ops.reshape(x, (ops.shape(x)[0], -1, *(() if end is None else x.shape[end:])))
-
-
-def _flat_shape(shape):
-    """The shape of `_flat` of vectors."""
-    batch, *sizes, features = shape
-    return batch, None if None in sizes else math.prod(sizes), features
+    return ops.reshape(x, (ops.shape(x)[0], -1, *x.shape[len(x.shape) + 2 - axes :]))
 
 
 class Encoder(Stack):

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-import keras
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.core.hints import Constraint, Initializer, Positions, Regularizer, Tensor
+from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
 from keras_attention.layers.embeddings import position_embedding
 from keras_attention.layers.embeddings.position_embedding import MergeMode, PositionEmbedding
-from keras_attention.sequences import sequence, shapes
+from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 
 Interpolation = Literal["cubic", "linear", None]
@@ -40,55 +39,18 @@ class GridEmbedding(PositionEmbedding, saved=False):
         self._cells = sizes
         self._count = None if sizes is None else Grid(sizes, self.prefix).count
 
-    def call(
-        self,
-        x: Tensor,
-        start_index: int | Tensor = 0,
-        positions: Positions | None = None,
-        segment_ids: Tensor | None = None,
-        grid: tuple[Any, ...] | None = None,
-    ) -> Tensor:
-        if not self._is_other(x, start_index, positions, grid):
-            return super().call(x, start_index, positions, segment_ids)
-        size = self.dim or x.shape[-1]
-        table = self._table(grid, size)
-        if positions is not None and sequence.word(positions) is None:
-            count = ops.shape(table)[0]
-            table = position_embedding.rows_of(table, ops.cast(positions, "int32"), count)
-        return self._merged(x, table)
-
-    def _is_other(self, x, start_index, positions, grid):
-        """Whether the `grid` of a call is not that of the layer, checked as far as it is known."""
-        if grid is None:
-            return False
-        known = tuple(backend.known_size(n) if isinstance(n, int) else None for n in grid)
-        if known == self._cells:
-            return False
+    def on_grid(self, x: Tensor, sizes: tuple[Any, ...]) -> Tensor:
+        """As a call, of a sequence that is made of a grid of any sizes, which may be symbols."""
+        known = tuple(backend.known_size(n) if isinstance(n, int) else None for n in sizes)
         cells = None if None in known else Grid(known, self.prefix).count
-        whole = positions is None or sequence.word(positions) is not None
-        if (
-            len(x.shape) != 3
-            or len(known) != len(self._cells or ())
-            or any(n is not None and n < 1 for n in known)
-            or (whole and not shapes.may_equal((backend.known_size(x.shape[1]),), (cells,)))
-            or not (isinstance(start_index, int) and start_index == 0)
-        ):
-            raise ValueError(
-                f"`grid` must be the sizes, each at least 1, of the grid of {len(self._cells or ())} "
-                "axes that a sequence `x` is made of, which begins at 0 and has "
-                f"{self.prefix} positions before it. "
-                f"Received: grid={known}, start_index={start_index}, x.shape={tuple(x.shape)}"
-            )
+        # Another number is of what a layer made of the grid, not of its cells.
+        if known == self._cells or not shapes.may_equal(x.shape[1:2], (cells,)):
+            return self(x)
         self._check_within(known)
-        return True
+        return self._merged(x, self._table(sizes, self.dim or x.shape[-1]))
 
     def _check_within(self, sizes):
-        """Raises if there is no vector for a cell of a grid of these sizes."""
-
-    def compute_output_spec(self, x, start_index=0, positions=None, segment_ids=None, grid=None):
-        if not self._is_other(x, start_index, positions, grid):
-            return super().compute_output_spec(x, start_index, positions, segment_ids)
-        return keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)
+        """Raises if a cell of a grid of these sizes has no vector."""
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
         return position_embedding.rows_of(self._table(self._cells, size), positions, self._count)
@@ -96,11 +58,11 @@ class GridEmbedding(PositionEmbedding, saved=False):
     def _table(self, sizes, size):
         """The vectors (positions, size) of a sequence of the grid of these sizes."""
         table = ops.reshape(self.vectors(sizes, size), (-1, size))
-        if self.prefix:
-            learned = self._rows is not None
-            prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
-            table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
-        return table
+        if not self.prefix:
+            return table
+        learned = self._rows is not None
+        prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
+        return ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
 
     def _check_axes(self, x_shape):
         if len(x_shape) == 3:

@@ -164,8 +164,9 @@ class PatchEmbedding(saving.ConfigurableLayer):
 
     def grid_of(self, images):
         """The sizes of the grid of the patches of images."""
-        sizes = ops.shape(images)[2:] if self.data_format == "channels_first" else None
-        return tuple(counts(sizes or ops.shape(images)[1:-1], self.patch_size))
+        _, *sizes = ops.shape(images)
+        sizes = sizes[1:] if self.data_format == "channels_first" else sizes[:-1]
+        return tuple(counts(sizes, self.patch_size))
 
     def _patches(self, x):
         """The values (B, N, n) of patches, or (B, rows, columns, n), of pixels with channels."""

@@ -166,11 +166,9 @@ def _swin(config):
     grid = tuple(-(-n // m) for n, m in zip(_pair(config, "image_size"), size, strict=True))
     if config["use_absolute_embeddings"]:
         tokens.append(LearnedGridEmbedding(grid, name="positions"))
-    for n, blocks in enumerate(_stages(config, grid)):
-        if n:
-            merging = PatchMerging(name=f"merging_{n}")
-            tokens += [*last, Padding(2, name=f"padding_{n}"), merging]
-        last = blocks
+    *stages, last = _stages(config, grid)
+    for n, blocks in enumerate(stages):
+        tokens += [*blocks, Padding(2, name=f"padding_{n}"), PatchMerging(name=f"merging_{n}")]
     embeddings = Embeddings(keras.Sequential(tokens, name="tokens"), name="embeddings")
     norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
     return Encoder(last, embeddings, norm, logits)
@@ -249,8 +247,8 @@ def _swin_tensors(name, model):
 #
 # Every token of a text has an output; that of the whole text is at its end-of-text token. It is
 # causal: padding after the text needs no mask. The first output of an image is that of the whole.
-# With a projection its final norm applies to every vector, and without one to none: it is that of the
-# pooled output, `model.final_norm.pooled(states)`.
+# With a projection its final norm applies to every vector, and without one to none: then it is that
+# of the pooled output, `model.final_norm.pooled(states)`.
 
 PARTS = ("text", "vision")
 FIELDS = (
