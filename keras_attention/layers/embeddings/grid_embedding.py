@@ -41,7 +41,7 @@ class GridEmbedding(PositionEmbedding, saved=False):
 
     def on_grid(self, x: Tensor, sizes: tuple[Any, ...]) -> Tensor:
         """As a call, of a sequence that is made of a grid of any sizes, which may be symbols."""
-        known = tuple(backend.known_size(n) if isinstance(n, int) else None for n in sizes)
+        known: Any = tuple(backend.known_size(n) if isinstance(n, int) else None for n in sizes)
         cells = None if None in known else Grid(known, self.prefix).count
         # Another number is of what a layer made of the grid, not of its cells.
         if known == self._cells or not shapes.may_equal(x.shape[1:2], (cells,)):

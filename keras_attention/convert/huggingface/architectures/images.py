@@ -3,7 +3,7 @@
 The first token is the class token; DeiT has one of distillation after it. A classifier applies to
 every token: the first has the logits of the image. The pooler is left out. Refused are a model
 whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
-of the patches too, as is the gated network of its largest model. Images have the table's size.
+of the patches too, as is the gated network of its largest model. Images have any size.
 """
 
 import keras
@@ -15,10 +15,10 @@ from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
 from keras_attention.layers.blocks.norms import LayerScale, PooledNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.blocks.window_attention import Padding, WindowAttention
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
-from keras_attention.layers.window_attention import Padding, WindowAttention
 from keras_attention.models import Embeddings, Encoder, Logits
 
 IMAGES = (

@@ -47,7 +47,7 @@ class WindowAttention(MultiHeadAttention):
     `GridRelativeBias((size, size))`.
     """
 
-    _masks = None
+    _masks = None  # type: ignore[assignment]
     own_traits: ClassVar = {"refusal": "takes a grid, its mask, and no other arguments"}
     _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
 
@@ -61,7 +61,9 @@ class WindowAttention(MultiHeadAttention):
     def build(self, query_shape, value_shape=None, key_shape=None):
         super().build((query_shape[0], self.size**2, query_shape[-1]))
 
-    def call(self, query, query_mask=None, return_attention_scores=False, training=None, **others):
+    def call(  # type: ignore[override]
+        self, query, query_mask=None, return_attention_scores=False, training=None, **others
+    ):
         self._refuse(others)
         mask, sides, sizes = masks.padding(query, query_mask), ops.shape(query)[1:3], self._sizes
         x, given, shift = padded(query, sizes), {}, self.shift
