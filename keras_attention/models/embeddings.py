@@ -10,6 +10,8 @@ from keras import ops
 from keras_attention import saving
 from keras_attention.core import parts
 from keras_attention.core.hints import Initializer, Positions, Tensor
+from keras_attention.layers.embeddings.grid_embedding import GridEmbedding
+from keras_attention.layers.embeddings.patches import PatchEmbedding, PatchMerging
 from keras_attention.layers.embeddings.position_embedding import PositionEmbedding
 from keras_attention.layers.heads import projections
 from keras_attention.layers.heads.projections import Dropout
@@ -103,7 +105,9 @@ class Embeddings(saving.ConfigurableLayer):
         training: bool | None = None,
     ) -> Tensor:
         self._check_types(types)
-        x = self.tokens(inputs)
+        # Positions on a grid are those of the image, whatever its size.
+        on_grid = isinstance(self.positions, GridEmbedding)
+        x, sizes = _with_grid(self.tokens, inputs) if on_grid else (self.tokens(inputs), None)
         mask = masks.implicit(x)
         # Keras carries the mask of the inputs on, which may have another shape than the vectors.
         if mask is not None and not masks.may_fit(mask, x.shape[1]):
@@ -113,7 +117,11 @@ class Embeddings(saving.ConfigurableLayer):
         if self.types is not None:
             x = x + self.types(ops.zeros_like(inputs) if types is None else types)
         if self.positions is not None:
-            x = self.positions(masks.carry(x, mask), positions=positions)
+            x, whole = masks.carry(x, mask), positions is None and len(x.shape) == 3
+            if sizes is not None and whole:
+                x = self.positions.on_grid(x, sizes)
+            else:
+                x = self.positions(x, positions=positions)
         if self.norm is not None:
             x = self.norm(x)
         x = self._dropout_layer.drop(x, training)
@@ -145,6 +153,18 @@ class Embeddings(saving.ConfigurableLayer):
             vectors = keras.KerasTensor(self.tokens.compute_output_shape(inputs.shape))
             self.positions.compute_output_spec(vectors, positions=positions)
         return keras.KerasTensor(self.compute_output_shape(inputs.shape), self.compute_dtype)
+
+
+def _with_grid(layer, x, grid=None):
+    """The result of a layer, and the sizes of the grid that it has, or had before it was flat."""
+    if isinstance(layer, keras.Sequential):
+        for part in layer.layers:
+            x, grid = _with_grid(part, x, grid)
+        return x, grid
+    if isinstance(layer, (PatchEmbedding, PatchMerging)):
+        grid = layer.grid_of(x) if isinstance(layer, PatchEmbedding) else None
+    x = layer(x)
+    return x, tuple(ops.shape(x)[1:-1]) if len(x.shape) > 3 else grid
 
 
 def _mask_after(layer, inputs, mask):

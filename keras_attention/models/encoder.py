@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,6 +73,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         for block in self.blocks:
             if not block.built:
                 block.build(shape, context_shape)
+        shape = (shape[0], None if len(shape) > 3 else shape[1], shape[-1])
         for layer in (self.final_norm, self.logits):
             if layer is not None and not layer.built:
                 layer.build(shape)
@@ -194,7 +196,7 @@ class Stack(saving.ConfigurableModel, saved=False):
                 x, after = x
                 caches.append(after)
         x = x if rows.order is None else rows.order.restored(x)
-        return x, mask, caches
+        return _flat(x, 3), _flat(mask, 2), caches
 
     def _output(self, x, mask, keep=None):
         """The result of a call, of vectors after the blocks: of all, or of the last `keep`."""
@@ -244,7 +246,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         if self.embeddings is None:
             return masks.padding(inputs, previous_mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, previous_mask)
-        return masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs))
+        return _flat(masks.both(mask, self.embeddings.compute_mask(inputs, of_inputs)), 2)
 
     def compute_output_spec(self, *args, **kwargs):
         given = vars(inputs.arguments(self.call, *args, **kwargs))
@@ -275,9 +277,18 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
         shape = inputs_shape
-        for layer in (self.embeddings, self.logits):
-            shape = shape if layer is None else layer.compute_output_shape(shape)
-        return tuple(shape)
+        if self.embeddings is not None:
+            shape = self.embeddings.compute_output_shape(shape)
+        batch, *sizes, features = shape
+        shape = batch, None if None in sizes else math.prod(sizes), features
+        return shape if self.logits is None else self.logits.compute_output_shape(shape)
+
+
+def _flat(x, axes):
+    """Cells of a grid (B, height, width, …) as a sequence (B, T, …) of so many axes, or None."""
+    if x is None or len(x.shape) == axes:
+        return x
+    return ops.reshape(x, (ops.shape(x)[0], -1, *x.shape[len(x.shape) + 2 - axes :]))
 
 
 def _last(array, keep):

@@ -157,7 +157,6 @@ ROWS = {
     r"'layer_types' .*_attention'.*\['linear": read("modernbert", layer_types=["linear_attention"]),
     r"'no_rope_layers' of .* at least 1 values. Received: \[\]": read("smollm3", no_rope_layers=[]),
     r"'patch_size' of .* a positive integer, or two.*\[4, 0\]": read("vit", patch_size=[4, 0]),
-    r"'window_size' .* for a grid of \(2, 2": read("swin", depths=[1, 1, 1], num_heads=[2, 2, 2]),
     r"'depths' of .* positive integers, .*\[2\]": read("swin", depths=[1, 1], num_heads=[2]),
     "'feed_forward_proj' of .* activation.*gated-what": read("t5", feed_forward_proj="gated-what"),
     "'attention_window' of .* an even number, .*: 5": read("longformer", attention_window=5),

@@ -6,6 +6,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import patterns, positions
+from keras_attention.layers.blocks.window_attention import WindowAttention
 from keras_attention.sequences import masks
 from tests.arrays import numpy, random
 from tests.models.stacks import randomize
@@ -38,6 +39,49 @@ def test_steps_of_a_decoder_count_cells_and_calls_too():
     stepped, _ = model.step(last, cache)
     for found in (model(left), numpy(stepped)[:, None]):
         np.testing.assert_allclose(numpy(found)[:, -1], numpy(model(alone))[:, -1], atol=1e-4)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_windows_in_the_batch_are_those_of_the_pattern(shift):
+    """Whole ones, with cells that are padding, and a window as long as a side without a shift."""
+    grid, x, real = (4, 6), random(2, 24, D), np.ones((2, 24), bool)
+    real[1, 15:] = False
+    bias = positions.GridRelativeBias(grid, 2)
+    window = patterns.GridWindow(grid, 2, shift)
+    expected = ka.MultiHeadAttention(2, 8, pattern=window, position=bias)
+    found = WindowAttention(2, 8, 2, shift, position=positions.GridRelativeBias((2, 2)))
+    cells = x.reshape(2, *grid, D)
+    for layer, given in ((expected, x), (found, cells)):
+        layer.build(given.shape)
+    randomize(expected)
+    found.set_weights(expected.get_weights())
+    for mask in (None, real):
+        of_grid = None if mask is None else mask.reshape(2, *grid)
+        output = numpy(found(cells, query_mask=of_grid)).reshape(x.shape)
+        np.testing.assert_allclose(output, numpy(expected(x, query_mask=mask)), atol=1e-5)
+    narrow, scores = found(cells[:, :2], return_attention_scores=True)
+    found.shift = 0
+    np.testing.assert_allclose(numpy(narrow), numpy(found(cells[:, :2])), atol=1e-5)
+    assert scores.shape == (6, 2, 4, 4)
+    with pytest.raises(ValueError, match="takes a grid, its mask, and no other"):
+        found(cells, segment_ids=np.zeros((2, 24), "int32"))
+
+
+@pytest.mark.parametrize("flatten", [True, False])
+def test_positions_of_images_of_other_sizes(flatten):
+    """Without interpolation cells are where they are, beside padding and without."""
+    tokens = ka.PatchEmbedding(2, D, flatten=flatten, data_format="channels_last")
+    if not flatten:
+        tokens = keras.Sequential([tokens, keras.layers.Reshape((-1, D))])
+    table = ka.LearnedGridEmbedding((3, 5), interpolation=None)
+    embeddings = ka.Embeddings(tokens, table)
+    embeddings.build((None, None, None, 3))
+    randomize(embeddings)
+    whole = numpy(embeddings(random(1, 6, 10, 3))).reshape(3, 5, D)
+    part = numpy(embeddings(random(1, 6, 10, 3)[:, :4, :8]))
+    np.testing.assert_allclose(part.reshape(2, 4, D), whole[:2, :4], atol=1e-5)
+    with pytest.raises(ValueError, match="no more rows and columns"):
+        embeddings(random(1, 6, 12, 3))
 
 
 TOKENS = {

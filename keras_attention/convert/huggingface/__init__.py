@@ -122,7 +122,8 @@ def to_huggingface(
         architecture, config = _read(values, "config")
         return architecture.model(config, None)
 
-    writing.check(model, values, known, make, architecture.unsaid)
+    unsaid = architecture.unsaid
+    writing.check(model, values, known, make, unsaid(model) if callable(unsaid) else unsaid)
     if not model.built:
         raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
     prefix = architecture.prefix if _has_head(config) else ""

@@ -26,7 +26,8 @@ class Architecture:
         same: regular expressions of second names of a tensor, by its first. Files may have either
             or both; if both, they must be equal: `transformers` would not tie them otherwise.
         optional: names of tensors that are zeros in files without them.
-        unsaid: options that files say by having a tensor or not.
+        unsaid: options that files say by having a tensor or not, or that saved models of former
+            releases have otherwise; or a function of a model that returns them.
         input_shape: from a `Config` to the shapes of inputs, with which weights are created.
     """
 
@@ -39,7 +40,7 @@ class Architecture:
     unread_of: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
     same: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     optional: tuple[str, ...] = ()
-    unsaid: tuple[str, ...] = ()
+    unsaid: Any = ()
     input_shape: Callable[[Any], Any] = lambda config: (None, None)
 
     def model(self, config, dtype):

@@ -52,8 +52,8 @@ def of(table, owner, prefix=""):
 
 
 def part(owner, path):
-    """A part of a model by its path; None if there is none."""
-    for name in path.split("."):
+    """A part of a model by its path, itself by an empty one; None if there is none."""
+    for name in filter(None, path.split(".")):
         if owner is not None:
             owner = owner[int(name)] if name.isdigit() else getattr(owner, name, None)
     return owner

@@ -76,6 +76,18 @@ class RMSNorm(Scaling):
         return backend.rms_normalization(x, scale, self.epsilon)
 
 
+@saving.register
+class PooledNorm(keras.layers.LayerNormalization):
+    """A norm of the pooled vector alone, `pooled(x)`: a call returns its input as it is (CLIP)."""
+
+    def call(self, inputs):
+        return inputs
+
+    def pooled(self, x):
+        """The first vectors (B, D) of sequences (B, T, D), normalized."""
+        return super().call(x[:, 0])
+
+
 class LayerScale(Scaling):
     r"""Features times learned factors that start small (Touvron et al. 2021, CaiT, equation 4).
 

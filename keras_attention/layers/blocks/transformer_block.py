@@ -447,7 +447,9 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_shape(self, x_shape, context_shape=None):
         makes = "attention" in self._made or not self.self_attention
         divides = self.key_dim is None and makes
-        if len(x_shape) != 3 or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
+        # A layer that replaces the self-attention may attend over a grid.
+        axes = len(x_shape) == 3 or (len(x_shape) > 3 and not makes)
+        if not axes or x_shape[-1] is None or (divides and x_shape[-1] % self.num_heads):
             raise ValueError(
                 "`x` must be (batch, positions, features), with features that "
                 f"`num_heads` divides unless `key_dim` is given. Received: "

@@ -39,13 +39,30 @@ class GridEmbedding(PositionEmbedding, saved=False):
         self._cells = sizes
         self._count = None if sizes is None else Grid(sizes, self.prefix).count
 
+    def on_grid(self, x: Tensor, sizes: tuple[Any, ...]) -> Tensor:
+        """As a call, of a sequence that is made of a grid of any sizes, which may be symbols."""
+        known: Any = tuple(backend.known_size(n) if isinstance(n, int) else None for n in sizes)
+        cells = None if None in known else Grid(known, self.prefix).count
+        # Another number is of what a layer made of the grid, not of its cells.
+        if known == self._cells or not shapes.may_equal(x.shape[1:2], (cells,)):
+            return self(x)
+        self._check_within(known)
+        return self._merged(x, self._table(sizes, self.dim or x.shape[-1]))
+
+    def _check_within(self, sizes):
+        """Raises if a cell of a grid of these sizes has no vector."""
+
     def embed(self, positions: Tensor, size: int) -> Tensor:
-        table = ops.reshape(self.vectors(self._cells, size), (-1, size))
-        if self.prefix:
-            learned = self._rows is not None
-            prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
-            table = ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
-        return position_embedding.rows_of(table, positions, self._count)
+        return position_embedding.rows_of(self._table(self._cells, size), positions, self._count)
+
+    def _table(self, sizes, size):
+        """The vectors (positions, size) of a sequence of the grid of these sizes."""
+        table = ops.reshape(self.vectors(sizes, size), (-1, size))
+        if not self.prefix:
+            return table
+        learned = self._rows is not None
+        prefix = self.embeddings[: self.prefix] if learned else ops.zeros((self.prefix, size))
+        return ops.concatenate([ops.cast(prefix, table.dtype), table], axis=0)
 
     def _check_axes(self, x_shape):
         if len(x_shape) == 3:

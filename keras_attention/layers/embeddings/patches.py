@@ -162,6 +162,12 @@ class PatchEmbedding(saving.ConfigurableLayer):
         x = projections.apply(self, self._dense, self._patches(masks.clear(images, mask)))
         return masks.carry(x, of_mask(self._patches, mask))
 
+    def grid_of(self, images):
+        """The sizes of the grid of the patches of images."""
+        _, *sizes = ops.shape(images)
+        sizes = sizes[1:] if self.data_format == "channels_first" else sizes[:-1]
+        return tuple(counts(sizes, self.patch_size))
+
     def _patches(self, x):
         """The values (B, N, n) of patches, or (B, rows, columns, n), of pixels with channels."""
         return grouped(x, ops.shape(x)[1:-1], self.patch_size, self.flatten)

@@ -61,7 +61,10 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
         segment_ids: Tensor | None = None,
     ) -> Tensor:
         positions = self._read(x, start_index, positions, segment_ids)
-        embedding = self._embedded(x, start_index, positions)
+        return self._merged(x, self._embedded(x, start_index, positions))
+
+    def _merged(self, x, embedding):
+        """The result of a call, of vectors that broadcast to (B, …, size)."""
         if self.merge_mode == "add":
             # The sum is also computed in float32: in bfloat16 the position would be rounded first.
             wide = shapes.accumulation_dtype(x, embedding)

@@ -141,17 +141,15 @@ class Family:
         caches = {"use_cache": False} if "use_cache" in models.inputs_of(self.cls) else {}
         with torch.no_grad():
             found = model(**self.given, **caches)
-        if "CLIPVision" in self.cls.__name__:
-            return numpy(found.pooler_output)
         if self.cls.__name__ == "ElectraForPreTraining":
             return numpy(found.logits)[..., None]
         return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
     def outputs_of_ours(self, values):
-        """The same of ours; of a classifier and of CLIP's images, those of the first token."""
+        """The same of ours; of a classifier, those of the first token."""
         found = numpy(self.ours(values)(self.inputs))
         name = self.cls.__name__
-        return found[:, 0] if "Classification" in name or "CLIPVision" in name else found
+        return found[:, 0] if "Classification" in name else found
 
     def check(self, values):
         """What is wrong with a configuration: a text, or None. It may be refused by both."""

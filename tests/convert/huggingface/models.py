@@ -321,9 +321,6 @@ def states_and_logits(model, given):
     """The last states of a model of `transformers`, and its logits or None."""
     name = type(model).__name__
     found = call(model, **given)
-    if name == "CLIPVisionModel":
-        # The last norm, which it applies to the first alone.
-        return model.post_layernorm(found.last_hidden_state), None
     if "Projection" in name:
         return None, found.text_embeds if "Text" in name else found.image_embeds
     if "last_hidden_state" in found:

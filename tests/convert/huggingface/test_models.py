@@ -4,7 +4,6 @@ import keras
 import numpy as np
 import pytest
 
-import keras_attention as ka
 from keras_attention import Decoder, EncoderDecoder, convert, generation
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import models
@@ -213,23 +212,33 @@ def test_the_matrix_of_t5_1_1(folder, tmp_path):
     np.testing.assert_array_equal(models.stored(tmp_path / "back")["lm_head.weight"], matrix)
 
 
-@pytest.mark.parametrize("name", ["ViTModel", "dinov2"])
-def test_images_of_another_size(name, folder):
-    """The same parts, with a table of positions that is interpolated."""
+# A Swin shifts no windows in a stage that one covers in images of the folder's size, the first.
+SMALL = {"image_size": 4, "depths": [2, 2]}
+SIZES: dict = {key: [(17, 12)] for key in ("ViTModel", "DeiTModel", "CLIPVisionModel")}
+SIZES |= {"dinov2": [(12, 20), (17, 7)], "SwinModel": [(4, 4), (9, 6), (7, 3)]}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_images_of_any_size(name, folder, tmp_path):
+    """One model, whose table of positions is interpolated and whose windows are padded."""
     cls, fields = case(name)
-    made, size = folder(cls, **{**fields, "image_size": 20}), (7, 4)
-    model = made.ours
-    images = np.random.default_rng(0).normal(size=(2, 28, 16, 2)).astype("float32")
-    table = ka.LearnedGridEmbedding((5, 5), prefix=1, size=size)
-    table.build((None, 1 + size[0] * size[1], fields["hidden_size"]))
-    table.set_weights(model.embeddings.positions.get_weights())
-    tokens = keras.Sequential(model.embeddings.tokens.layers)
-    larger = ka.Encoder(model.blocks, ka.Embeddings(tokens, table), model.final_norm, model.logits)
-    # DINOv2 has no such argument: it always interpolates.
-    given = {} if name == "dinov2" else {"interpolate_pos_encoding": True}
-    given["pixel_values"] = images.transpose(0, 3, 1, 2).copy()
-    expected = models.call(made.theirs, **given).last_hidden_state
-    assert models.difference(larger(images), expected) <= models.TOLERANCE
+    made = folder(cls, **(fields | (SMALL if name == "SwinModel" else {})))
+    encoder = models.through_a_file(made.ours, tmp_path)
+    inputs = keras.Input((None, None, 2))
+    model = keras.Model(inputs, encoder(inputs))
+    for size in SIZES[name]:
+        images = models.normal(2, *size, 2)
+        given = {"pixel_values": images.transpose(0, 3, 1, 2).copy()}
+        if "interpolate_pos_encoding" in models.inputs_of(cls):
+            given["interpolate_pos_encoding"] = True
+        expected = models.call(made.theirs, **given)
+        # Of symbols, on TensorFlow: of the second size and all others.
+        compiled = name in ("dinov2", "SwinModel")
+        found = model.predict(images, verbose=0) if compiled else model(images)
+        assert models.difference(found, expected.last_hidden_state) <= models.TOLERANCE
+        if name == "CLIPVisionModel":
+            pooled = encoder.final_norm.pooled(found)
+            assert models.difference(pooled, expected.pooler_output) <= models.TOLERANCE
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "bert", "deberta-v2", "t5"])

@@ -3,18 +3,19 @@
 The first token is the class token; DeiT has one of distillation after it. A classifier applies to
 every token: the first has the logits of the image. The pooler is left out. Refused are a model
 whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
-of the patches too, as is the gated network of its largest model. Images have the table's size.
+of the patches too, as is the gated network of its largest model. Images have any size.
 """
 
 import keras
 
-from keras_attention import patterns, positions
+from keras_attention import positions
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
-from keras_attention.layers.blocks.norms import LayerScale
+from keras_attention.layers.blocks.norms import LayerScale, PooledNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.blocks.window_attention import Padding, WindowAttention
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
 from keras_attention.layers.pooling import ClassToken
@@ -75,8 +76,9 @@ def _pair(config, name):
 
 
 def input_shape(config):
-    """The shape of the images."""
-    return (None, *_pair(config, "image_size"), config["num_channels"])
+    """The shape of the images, which have any size."""
+    _pair(config, "image_size")
+    return (None, None, None, config["num_channels"])
 
 
 def _like_vit(
@@ -137,8 +139,8 @@ _TWO_TOKENS = ("cls_token", "distillation_token")
 
 # Swin: stages of blocks in windows, every second of which is shifted, with merged patches between
 #
-# Each stage is an `Encoder`, whose tokens are those of the stage before it. A classifier has one
-# vector of logits, of the mean of all patches. The windows divide the grids of all stages.
+# All stages but the last are before the blocks of the model, which keep the grid of the image. A
+# classifier has one vector of logits, of the mean of all patches.
 
 _SWIN = (
     IMAGES
@@ -154,50 +156,50 @@ _SWIN = (
 
 
 def _swin(config):
-    logits, grid = None, _grid(config)
+    logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
     if stacks.has_head(config, "Swin", ["ForImageClassification"]):
         mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
         logits = stacks.classifier(config, transform=mean)
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
-    layers = [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)]
-    tokens, absolute = keras.Sequential(layers, name="tokens"), config["use_absolute_embeddings"]
-    table = LearnedGridEmbedding(grid, name="positions") if absolute else None
-    embeddings, stages = Embeddings(tokens, table, name="embeddings"), list(_stages(config, grid))
-    for n, (blocks, grid) in enumerate(stages[:-1]):
-        stage = Encoder(blocks, embeddings, name=f"stage_{n}")
-        tokens = keras.Sequential([stage, PatchMerging(grid, name="merging")], name="tokens")
-        embeddings = Embeddings(tokens, name="embeddings")
+    tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
+    # At least one cell, where images are as small as a patch.
+    grid = tuple(-(-n // m) for n, m in zip(_pair(config, "image_size"), size, strict=True))
+    if config["use_absolute_embeddings"]:
+        tokens.append(LearnedGridEmbedding(grid, name="positions"))
+    *stages, last = _stages(config, grid)
+    for n, blocks in enumerate(stages):
+        tokens += [*blocks, Padding(2, name=f"padding_{n}"), PatchMerging(name=f"merging_{n}")]
+    embeddings = Embeddings(keras.Sequential(tokens, name="tokens"), name="embeddings")
     norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
-    return Encoder(stages[-1][0], embeddings, norm, logits)
+    return Encoder(last, embeddings, norm, logits)
 
 
 def _stages(config, grid):
-    """The blocks of each stage, and its grid."""
+    """The blocks of each stage, of which the first has this grid in images of the configuration."""
     depths, heads, window = config["depths"], config["num_heads"], config["window_size"]
     counts = all(isinstance(x, int) and x > 0 for x in (*depths, *heads))
     if not (counts and 0 < len(depths) <= len(heads)):
         wanted = "positive integers, and 'num_heads' as many"
         config.refuse("depths", wanted, f"{depths} and {heads}")
     for stage, depth in enumerate(depths):
-        last, dim = stage == len(depths) - 1, config["embed_dim"] * 2**stage
-        if any(side % window or (side % 2 and not last) or not side for side in grid):
-            wanted = "a divisor of the grid of each stage, and 2 one of each but the last"
-            config.refuse("window_size", wanted, f"{window}, for a grid of {grid}")
+        dim, count = config["embed_dim"] * 2**stage, heads[stage]
         options = {"intermediate_dim": int(config["mlp_ratio"] * dim), "residual": "pre"}
-        options = stacks.block(config, num_heads=heads[stage], **options)
-        # There is nothing to shift where a window is as long as the grid.
-        shifts = [window // 2 if n % 2 and min(grid) > window else 0 for n in range(depth)]
-        blocks = [
+        options = stacks.block(config, num_heads=count, **options)
+        # As the model was trained: not where a window is as long as the grid.
+        shift = window // 2 if min(grid) > window else 0
+        yield [
             TransformerBlock(
                 **options,
-                pattern=patterns.GridWindow(grid, window, shift),
-                position=positions.GridRelativeBias(grid, window),
-                name=f"block_{n}",
+                attention=WindowAttention(
+                    *(count, dim // count, window, shift * (n % 2)),
+                    position=positions.GridRelativeBias((window, window)),
+                    name="attention",
+                ),
+                name=f"stage_{stage}_block_{n}",
             )
-            for n, shift in enumerate(shifts)
+            for n in range(depth)
         ]
-        yield blocks, grid
-        grid = tuple(side // 2 for side in grid)
+        grid = tuple(-(-side // 2) for side in grid)
 
 
 _SWIN_BLOCK = {
@@ -206,28 +208,38 @@ _SWIN_BLOCK = {
 }
 
 
-def _encoders(model):
-    """The stages, from the first to the last, which is the model."""
-    first = model.embeddings.tokens.layers[0]
-    return [*(_encoders(first) if isinstance(first, Encoder) else []), model]
+def _unsaid(model):
+    """The options that Swin models of 0.2.0 have otherwise, whose windows are of one grid."""
+    is_of_any_size = isinstance(model.blocks[0].attention, WindowAttention)
+    return () if is_of_any_size else ("tokens", "positions", "attention", "pattern", "position")
+
+
+def _layers(model):
+    """The layers of a model, first to last; in files of 0.2.0 stages are models in a model."""
+    for layer in model.embeddings.tokens.layers:
+        yield from _layers(layer) if isinstance(layer, Encoder) else [layer]
+    yield from [model.embeddings.positions, *model.blocks]
 
 
 def _swin_tensors(name, model):
     """The tensors of all stages, and of what is before and between them."""
-    stages = _encoders(model)
+    first, stage, n, found = f"{name}embeddings.", 0, 0, []
     table = {
-        "patch_embeddings.projection": entries.convolution("tokens.layers.0"),
-        "norm": "tokens.layers.2",
-        "position_embeddings": entries.axes("positions.embeddings", 3),
+        keras.layers.Conv2D: {"patch_embeddings.projection": entries.convolution("")},
+        keras.layers.LayerNormalization: {"norm": ""},
+        LearnedGridEmbedding: {"position_embeddings": entries.axes("embeddings", 3)},
     }
-    found = entries.of(table, stages[0].embeddings, f"{name}embeddings.")
-    for n, stage in enumerate(stages):
-        layers = f"{name}encoder.layers"
-        found += entries.of({f"{layers}.{n}.blocks": entries.blocks(_SWIN_BLOCK)}, stage)
-        if n:
-            table = {"norm": "norm", "reduction": "dense"}
-            merging = stage.embeddings.tokens.layers[1]
-            found += entries.of(table, merging, f"{layers}.{n - 1}.downsample.")
+    for layer in _layers(model):
+        stage_name = f"{name}encoder.layers.{stage}."
+        if isinstance(layer, PatchMerging):
+            merging = {"norm": "norm", "reduction": "dense"}
+            found += entries.of(merging, layer, f"{stage_name}downsample.")
+            stage, n = stage + 1, 0
+        elif isinstance(layer, TransformerBlock):
+            found += entries.of(_SWIN_BLOCK, layer, f"{stage_name}blocks.{n}.")
+            n += 1
+        else:
+            found += entries.of(table.get(type(layer), {}), layer, first)
     return found
 
 
@@ -235,8 +247,8 @@ def _swin_tensors(name, model):
 #
 # Every token of a text has an output; that of the whole text is at its end-of-text token. It is
 # causal: padding after the text needs no mask. The first output of an image is that of the whole.
-# Its final norm applies to every vector: of `transformers` the first is its pooled output, and the
-# others are as they are before the norm.
+# With a projection its final norm applies to every vector, and without one to none: then it is that
+# of the pooled output, `model.final_norm.pooled(states)`.
 
 PARTS = ("text", "vision")
 FIELDS = (
@@ -284,17 +296,19 @@ def _clip(name, fields, tensors, **given):
     [(other, of_other)] = towers.values()
 
     def make(config):
-        logits = None
+        logits, norm = None, stacks.norm(config, "final_norm")
         if name == "Text":
             table = stacks.positions(config["max_position_embeddings"])
             embedded = stacks.embeddings(config, positions=table)
         else:
-            norm = stacks.norm(config)
-            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=norm)
+            first = stacks.norm(config)
+            embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=first)
         if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
             logits = Logits(config["projection_dim"], tied=False, name="projection")
+        elif name == "Vision":
+            norm = PooledNorm(epsilon=stacks.epsilon(config), name="final_norm")
         blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
-        return Encoder(blocks, embedded, stacks.norm(config, "final_norm"), logits)
+        return Encoder(blocks, embedded, norm, logits)
 
     pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
     return Architecture(
@@ -338,6 +352,7 @@ ARCHITECTURES = {
             r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
             r"embeddings\.mask_token": "of training with hidden patches",
         },
+        unsaid=_unsaid,
         input_shape=input_shape,
     ),
     "clip_text_model": _clip(
@@ -361,6 +376,8 @@ ARCHITECTURES = {
             "pre_layrnorm": "embeddings.norm",
             "post_layernorm": "final_norm",
         },
+        # In files of 0.2.0 it applies to every vector.
+        unsaid=("final_norm",),
         input_shape=input_shape,
     ),
 }
