@@ -197,8 +197,10 @@ class Stack(saving.ConfigurableModel, saved=False):
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
+            # Keras may have dropped it on the way.
+            x = masks.carry(x, mask) if self._pools else x
             x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
-        output = masks.carry(x, mask)
+        output = x if self._pools else masks.carry(x, mask)
         return output if cache is None else (output, caches)
 
     def _of_blocks(self, context, cache):
@@ -214,6 +216,11 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def _split(self, cache):
         """The caches of the blocks, checked, and the cache of their tokens or None."""
+        if cache is not None and self._pools:
+            raise ValueError(
+                "A call with a `cache` reads a part of a text, and these logits are of whole texts. "
+                f"Received: `cache`, and logits with pooling={self.logits.pooling!r}"
+            )
         tokens, last = None, cache[-1] if isinstance(cache, (list, tuple)) and cache else None
         if isinstance(last, dict) and set(last) == {"tokens"}:
             *cache, tokens = cache
@@ -230,7 +237,14 @@ class Stack(saving.ConfigurableModel, saved=False):
             )
         return list(given)
 
+    @property
+    def _pools(self):
+        """Whether an output is of a whole row, so that it has no mask."""
+        return self.logits is not None and self.logits.pooling is not None
+
     def compute_mask(self, inputs, previous_mask=None):
+        if self._pools:
+            return None
         if self.embeddings is None:
             return masks.padding(inputs, previous_mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, previous_mask)
@@ -295,7 +309,8 @@ class Encoder(Stack):
         training: whether to apply dropout.
 
     Returns:
-        (B, T, D), or logits (B, T, vocabulary_size), carrying the mask.
+        (B, T, D), or logits (B, T, vocabulary_size), carrying the mask; or (B, vocabulary_size) of
+        `Logits` with `pooling`.
 
     Raises:
         TypeError: a part is not of its class.

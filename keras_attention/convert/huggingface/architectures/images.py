@@ -1,9 +1,9 @@
 """ViT, DeiT, DINOv2, Swin and CLIP: patches of images, which have their colors last.
 
-The first token is the class token; DeiT has one of distillation after it. A classifier applies to
-every token: the first has the logits of the image. The pooler is left out. Refused are a model
-whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
-of the patches too, as is the gated network of its largest model. Images have the table's size.
+The first token is the class token, to which a classifier applies; DeiT has one of distillation
+after it. The pooler is left out. Refused are a model whose logits are the mean of two classifiers,
+and the classifiers of DINOv2, which apply to the mean of the patches too, as is the gated network
+of its largest model. Images have the table's size.
 """
 
 import keras
@@ -31,7 +31,6 @@ _FEATURE_MAPS = fields.ignored(
 _VIT = (
     IMAGES
     | fields.SIZES
-    | fields.LABELS
     | fields.defaults(patch_size=fields.read(16, int | list), layer_norm_eps=1e-12)
     | fields.ignored(
         "of a pooler and a decoder, which are not read",
@@ -98,7 +97,9 @@ def _like_vit(
 
     def make(config):
         further, norm = options(config), stacks.norm(config, "final_norm")
-        logits = stacks.classifier(config) if stacks.has_head(config, name, heads) else None
+        logits = None
+        if stacks.has_head(config, name, heads):
+            logits = stacks.classifier(config, pooling="first")
         blocks = stacks.blocks(config, lambda n: further)
         return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
@@ -119,6 +120,8 @@ def _like_vit(
         prefix=prefix,
         head={"classifier": "logits.dense"},
         input_shape=input_shape,
+        # Files of this package before 0.3 have the logits of an image at each token.
+        unsaid=("pooling",),
         **given,
     )
 
@@ -142,7 +145,6 @@ _TWO_TOKENS = ("cls_token", "distillation_token")
 
 _SWIN = (
     IMAGES
-    | fields.LABELS
     | fields.defaults(patch_size=fields.read(4, int | list), embed_dim=96, window_size=7)
     | fields.defaults(depths=fields.read((2, 2, 6, 2), list), mlp_ratio=4.0, layer_norm_eps=1e-5)
     | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list), use_absolute_embeddings=False)
@@ -156,8 +158,7 @@ _SWIN = (
 def _swin(config):
     logits, grid = None, _grid(config)
     if stacks.has_head(config, "Swin", ["ForImageClassification"]):
-        mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
-        logits = stacks.classifier(config, transform=mean)
+        logits = stacks.classifier(config, pooling="mean")
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     layers = [*_patches(config, config["embed_dim"]), stacks.layer_norm(1e-5)]
     tokens, absolute = keras.Sequential(layers, name="tokens"), config["use_absolute_embeddings"]
@@ -334,6 +335,8 @@ ARCHITECTURES = {
         {"": _swin_tensors, "layernorm": "final_norm"},
         prefix="swin.",
         head={"classifier": "logits.dense"},
+        # Files of this package before 0.3 have the mean as a layer.
+        unsaid=("pooling", "transform"),
         unread={
             r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
             r"embeddings\.mask_token": "of training with hidden patches",
