@@ -218,7 +218,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         """The caches of the blocks, checked, and the cache of their tokens or None."""
         if cache is not None and self._pools:
             raise ValueError(
-                "A call with a `cache` reads a part of a text, and these logits are of whole texts. "
+                "A call with a `cache` reads a part of a text, but these logits are of all. "
                 f"Received: `cache`, and logits with pooling={self.logits.pooling!r}"
             )
         tokens, last = None, cache[-1] if isinstance(cache, (list, tuple)) and cache else None
