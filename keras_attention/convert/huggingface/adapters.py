@@ -24,7 +24,9 @@ from keras_attention.models import EncoderDecoder
 FILE, _START = "adapter_model.safetensors", "base_model.model."
 FIELDS = {
     "peft_type": fields.Field(object, fields.NEEDED, ("LORA",)),
-    **fields.defaults(r=8, use_rslora=False, lora_alpha=fields.read(8.0)),
+    **fields.defaults(
+        r=8, use_rslora=False, ensure_weight_tying=False, lora_alpha=fields.read(8.0)
+    ),
     **fields.each("rank_pattern alpha_pattern", fields.read(None, dict | None)),
     # Others change the weights that they start from.
     "init_lora_weights": fields.only(True, False, None, "gaussian", "eva", "orthogonal"),
@@ -37,7 +39,7 @@ the names of tensors say which modules there are:
 the tables of the model say how a matrix is stored: fan_in_fan_out
 of training, and how it began:
     lora_dropout inference_mode loftq_config eva_config corda_config lora_ga_config runtime_config
-    ensure_weight_tying qalora_group_size
+    qalora_group_size
 of the program that wrote the file:
     auto_mapping peft_version base_model_name_or_path revision megatron_core
 """),
@@ -127,9 +129,9 @@ def _read(architecture, model, folder):
     config = Config(values, FIELDS, str(path), model_type="an adapter")
     if not (folder / FILE).is_file():
         hint = tensors.other_formats(folder)
-        raise ValueError(f"`{folder}` must have a `{FILE}`. Received: no such file{hint}")
+        raise ValueError(f"`{folder}` must have `{FILE}`. Received: no such file{hint}")
     file = tensors.File(folder / FILE)
-    names = _Names(architecture, model)
+    names = _Names(architecture, model, config["ensure_weight_tying"])
     whole: dict[str, tuple[Entry, dict[str, np.ndarray]]] = {}
     found: dict[str, dict[str, str]] = {}
     unknown = []
@@ -144,7 +146,7 @@ def _read(architecture, model, folder):
             unknown.append(key)
         else:
             whole.setdefault(entry.name, (entry, {}))[1][name] = file[key]
-    pairs = []
+    pairs: dict[str, Pair] = {}
     for module, keys in found.items():
         pair = None
         if len(keys) == 2:
@@ -154,13 +156,15 @@ def _read(architecture, model, folder):
         if pair is None:
             unknown += keys.values()
         else:
-            pairs.append(pair._replace(scale=_scale(config, module, pair)))
+            # Of a tensor with two names once: their pairs are one.
+            pairs.setdefault(pair.entry.name, pair._replace(scale=_scale(config, module, pair)))
     if unknown:
         raise ValueError(
             f"The tensors of `{folder / FILE}` must be pairs A and B of modules of the model, or "
             f"its tensors, in their shapes. Received: {len(unknown)} others, {unknown[:4]}"
         )
-    return [(entry, names.one(entry, given)) for entry, given in whole.values()], pairs
+    replaced = [(entry, names.one(entry, given)) for entry, given in whole.values()]
+    return replaced, list(pairs.values())
 
 
 def _scale(config, module, pair):
@@ -187,8 +191,8 @@ def _scale(config, module, pair):
 class _Names:
     """The entries of a model by the names of their tensors, with the prefix of a head or not."""
 
-    def __init__(self, architecture, model):
-        self._prefix, self._same = architecture.prefix, architecture.same
+    def __init__(self, architecture, model, tied):
+        self._prefix, self._same, self._tied = architecture.prefix, architecture.same, tied
         found = architecture.entries(model, architecture.prefix)
         self._entries = {self._bare(entry.name): entry for entry in found}
         self._fused = {self._bare(name): entry for name, entry in _fused(found)}
@@ -217,7 +221,7 @@ class _Names:
         entry = self.entry(f"{module}.weight")
         if entry is None:
             return self._of_experts(module, first, second)
-        if entry.name in self._shared:
+        if entry.name in self._shared and not self._tied:
             raise ValueError(
                 f"An adapter must not change {module!r} of a model that has one tensor for its "
                 "tokens and its logits, of which `peft` changes one. Received: "

@@ -230,7 +230,7 @@ def _language_logits(config, of_tokens, **options):
         return classifier(config, **{**options, **labels})
     if name.endswith("ForTokenClassification"):
         return classifier(config, **{**options, "name": of_tokens, "use_bias": True})
-    if "LM" in name or "Generation" in name:
+    if name.endswith(("ForCausalLM", "LMHeadModel", "Generation")):
         scale, cap = (config.get(x) for x in ("logit_scale", "final_logit_softcapping"))
         options = {"scale": scale or 1.0, "soft_cap": cap, "name": "logits", **options}
         return Logits(config["vocab_size"], config["tie_word_embeddings"], **options)

@@ -211,7 +211,7 @@ CLASSES = [
     *("LongformerModel", "AlbertModel", "ModernBertModel", "DebertaV2Model", "ElectraModel"),
     *("DistilBertModel", "BertForPreTraining", "ElectraForPreTraining", "ViTModel", "SwinModel"),
     *("DeiTForImageClassification", "CLIPVisionModelWithProjection", "CLIPTextModelWithProjection"),
-    *("T5Model", "T5EncoderModel", "BartModel", "WhisperModel"),
+    *("T5Model", "T5EncoderModel", "BartModel", "WhisperModel", "SmolLM3Model"),
     *(
         f"{name}ForSequenceClassification"
         for name in ("Bert", "Roberta", "DistilBert", "DebertaV2")

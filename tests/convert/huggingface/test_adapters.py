@@ -199,8 +199,12 @@ def test_adapters_are_written(name, made, tmp_path):
 
 
 def test_tied_tables_of_an_adapter(made, tmp_path):
-    """Files with both names of one table, as `peft` writes it beside new tokens."""
+    """A pair of both at once; and files with both names, as `peft` writes it beside new tokens."""
     new = made("gpt2")
+    path = write(new.theirs, tmp_path / "pair", r".*wte", ensure_weight_tying=True)
+    model = convert.from_huggingface(new.path)
+    convert.load_adapter(model, path)
+    assert differ(model, with_adapter(new.theirs, path)) <= TOLERANCE
     path = write(new.theirs, tmp_path / "adapter", r".*c_fc", r".*wte|lm_head")
     file = path / "adapter_model.safetensors"
     tensors = models.stored(path)

@@ -110,7 +110,7 @@ def _deberta(config):
 
 def _deberta_head(model):
     """The names of the head: those of the masked language model depend on `legacy`."""
-    own = model.logits is not None and model.logits.transform.name == "lm_head"
+    own = getattr(getattr(model.logits, "transform", None), "name", None) == "lm_head"
     names = "lm_predictions.lm_head. dense LayerNorm bias decoder" if own else bert.MASKED
     return {**bert.masked_names(names)[0], **bert.class_names("pooler.dense classifier")}
 
