@@ -272,12 +272,12 @@ class Logits(saving.ConfigurableLayer):
         """The vectors (B, D) of the rows of `x`, which is 0 where it is masked."""
         if mask is None:
             return {"first": x[:, 0], "last": x[:, -1]}.get(self.pooling, ops.mean(x, axis=1))
-        real = ops.cast(mask, x.dtype)
-        if self.pooling != "mean":
-            counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
-            wanted = 1 if self.pooling == "first" else counts[:, -1:]
-            return ops.sum(x * (real * ops.cast(counts == wanted, x.dtype))[..., None], axis=1)
-        return ops.sum(x, axis=1) / ops.maximum(ops.sum(real, axis=1, keepdims=True), 1)
+        counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+        total = counts[:, -1:]
+        if self.pooling == "mean":
+            return ops.sum(x, axis=1) / ops.cast(ops.maximum(total, 1), x.dtype)
+        chosen = ops.logical_and(mask, counts == (1 if self.pooling == "first" else total))
+        return ops.sum(x * ops.cast(chosen, x.dtype)[..., None], axis=1)
 
     def _pooled_shape(self, shape):
         """The shape of what is pooled."""

@@ -147,15 +147,17 @@ ROWS = {
     r"adapter_config.json` must be an object. Received: \[\]": lambda: in_folder(
         {"adapter_config.json": "[]"}, lambda folder: convert.load_adapter(whole()(), folder)
     ),
-    r"have `adapter_model.safetensors`.*'adapter_model.bin'\], .* \(of `peft`, for an": adapter(
+    r"have `adapter_model.safetensors`.*'adapter_model.bin'\], .* or of `peft`": adapter(
         file="adapter_model.bin"
     ),
     "'use_dora' of .* Received: True": adapter(use_dora=True),
     "'peft_type' of .* one of .*LORA.* Received: 'IA3'": adapter(peft_type="IA3"),
     "'init_lora_weights' of .* Received: 'pissa'": adapter(init_lora_weights="pissa"),
     "'r' of .* the rank of .*q_proj'. Received: 3 and 2": adapter(r=3),
-    r"'rank_pattern' of .* regular expressions. Received: '\('": adapter(rank_pattern={"(": 2}),
-    "'alpha_pattern' of .* positive numbers. .*'q_proj': 'x'": adapter(
+    r"'rank_pattern' of .* expressions and numbers. Received: .*unterm": adapter(
+        rank_pattern={"(": 2}
+    ),
+    "'alpha_pattern' of .* and numbers. Received: could not .*'x'": adapter(
         alpha_pattern={"q_proj": "x"}
     ),
     r"pairs A and B of modules .* 2 others, \['base.*other.lora_A": of_module(
@@ -165,7 +167,7 @@ ROWS = {
     "must not change 'model.embed_tokens' .* and tied logits": of_module(
         "embed_tokens", (2, 6), (4, 2)
     ),
-    r"embed_tokens.weight'\] of an adapter must be .*\(6, 4\).* shape \(1,\), and 1 o": adapter(
+    r"embed_tokens.weight' of an adapter must be .*\(6, 4\).* shape \(1,\), and 1 o": adapter(
         {TABLE: ONE}
     ),
     "dense layers have adapters in Keras: .* 1 tensors of no dense.*embed_tokens": of_module(
@@ -179,7 +181,7 @@ ROWS = {
     r"no such file.*'consolidated.00.pth'\], the layout of Meta": read(
         files={"consolidated.00.pth": b""}
     ),
-    "no such file in .*, and an adapter: read the model": read(
+    r"no such file in .*'adapter_config.json'\], an adapter: read the model": read(
         files={"adapter_config.json": b""}, missing="config.json"
     ),
     r"no 'quantization_config'.*Mxfp4Config\(dequantize=True\).*'mxfp4'": read(

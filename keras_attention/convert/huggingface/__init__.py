@@ -130,27 +130,23 @@ def to_huggingface(
 def load_adapter(model: keras.Model, folder: str | os.PathLike[str], merge: bool = True) -> None:
     r"""Reads an adapter in the format of `peft`, a low-rank update of weights, onto a model.
 
-    The folder has `adapter_config.json` and `adapter_model.safetensors`, as `save_pretrained` of
-    `peft` writes them: pairs of matrices A (r, inputs) and B (outputs, r) of modules, for
-    `W + (lora_alpha / r) · B A` in place of W (Hu et al. 2021), or `lora_alpha / √r` with
-    `use_rslora`; and whole tensors, as of `modules_to_save`, in place of the model's. They may be
-    of projections, embeddings, logits and experts.
+    The folder has `adapter_config.json` and `adapter_model.safetensors`: pairs of matrices A and B
+    of rank r, for `W + (lora_alpha / r) · B A` in place of W (Hu et al. 2021), of projections,
+    embeddings, logits or experts; and whole tensors, as of `modules_to_save`.
 
     Args:
         model: a result of `from_huggingface`, of the folder that the adapter was trained for.
         folder: path of the adapter's folder.
-        merge: whether to add the updates to the weights. Several adapters can be merged, one after
-            another. Otherwise they become adapters of Keras's dense layers, to be trained on:
-            all else is frozen but for whole tensors, as by `enable_lora`. Queries, keys and values
-            of several heads then have matrices of more columns, as many as a head has features,
-            since heads share one of both matrices in Keras.
+        merge: whether to add the updates to the weights, of several adapters one after another.
+            Otherwise they become adapters of Keras's dense layers, to be trained on, and all else
+            but whole tensors is frozen. Heads share a matrix there, so those of queries, keys and
+            values become as large as their kernels.
 
     Raises:
         ValueError: a file is missing or damaged; a field of `adapter_config.json` is not supported,
-            such as `use_dora` or another `peft_type`; a tensor is not of the model; the model has
-            one tensor for tokens and logits, and the adapter changes one of both; without
-            `merge`, there is a module that is no dense layer; `model` is not as described, is
-            quantized, or has adapters that are not merged.
+            such as `use_dora` or another `peft_type`; a tensor is not of the model, or of one that
+            it has once for tokens and logits; without `merge`, a module is no dense layer; `model`
+            is not as described, is quantized, or has adapters that are not merged.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -168,19 +164,16 @@ def save_adapter(
 ) -> None:
     """Writes the adapters of a model in the format of `peft`, which `load_adapter` reads too.
 
-    That is `adapter_config.json` and `adapter_model.safetensors`. Weights that train beside
-    the adapters are written whole, as `modules_to_save`. Projections of several heads, whose
-    adapter in Keras has a matrix A for each, have the rank of all together.
+    Weights that train beside them are written whole, as `modules_to_save`. Projections of several
+    heads, whose adapter in Keras has a matrix A for each, have the rank of all together.
 
     Args:
-        model: a result of `from_huggingface`, with adapters of `enable_lora` or of `load_adapter`
-            without `merge`.
+        model: a result of `from_huggingface`, with adapters of `enable_lora` or of `load_adapter`.
         folder: path of the folder, which is created; other files stay.
         base: name or path of the model that the adapters are for, which `peft` reads.
 
     Raises:
-        ValueError: `model` is not as described, is quantized, or has an adapter in a layer of which
-            a folder has no tensor.
+        ValueError: `model` is not as described, is quantized, or has adapters of no tensor.
         ImportError: `safetensors` is not installed.
 
     Example:

@@ -4,7 +4,6 @@ A pair of matrices, A (r, inputs) and B (outputs, r), adds `scale · B A` to the
 Which variables a tensor fills is what the tables of names say, so every architecture has adapters.
 """
 
-import contextlib
 import functools
 import json
 import math
@@ -44,7 +43,7 @@ of the program that wrote the file:
     auto_mapping peft_version base_model_name_or_path revision megatron_core
 """),
 }
-_PAIR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(?:\.weight)?")
+_PAIR = re.compile(r"(.+)\.lora_((?:embedding_)?[AB])(?:\.default)?(?:\.weight)?")
 # What `peft` puts between the name of a module and that of its tensor.
 _WRAPPED = re.compile(r"\.(base_layer|modules_to_save(\.default)?)(?=\.|$)")
 _TASKS = {"CausalLM": "CAUSAL_LM", "LMHeadModel": "CAUSAL_LM", "MTModel": "SEQ_2_SEQ_LM"}
@@ -60,7 +59,7 @@ class Pair(NamedTuple):
     second: np.ndarray  # B (outputs, r)
     # Whether the tensor is (inputs, outputs).
     flipped: bool
-    # Of experts, of which both matrices have a part each; else None.
+    # The number of experts, each of which has a part of both; else None.
     experts: int | None = None
     scale: float = 1.0
 
@@ -84,37 +83,34 @@ def load(architecture, model, folder, merge):
         )
     whole, pairs = _read(architecture, model, pathlib.Path(folder))
     layers = None if merge else _layers(pairs, model)
-    changes: dict[int, tuple[Any, list[Any]]] = {}
-    for entry, update, replaces in (
-        *((entry, lambda x=x: x, True) for entry, x in whole),
-        *((pair.entry, pair.update, False) for pair in pairs if merge),
-    ):
-        # Of several variables the tensor is made once.
-        split = functools.cache(lambda entry=entry, update=update: entry.split(update()))
-        for n, variable in enumerate(entry.variables):
-            change = entry.at, lambda n=n, split=split: split()[n], replaces
-            changes.setdefault(id(variable), (variable, []))[1].append(change)
-    for variable, parts in changes.values():
-        _change(variable, parts)
-    if layers is None:
-        return
-    for variable in model.variables:
-        variable.trainable = False
-    for entry, _ in whole:
-        for variable in entry.variables:
-            variable.trainable = True
-    for pair in pairs:
-        _attach(pair, layers)
+    changes = [(entry, lambda x=x: x) for entry, x in whole]
+    changes += [(pair.entry, pair.update) for pair in pairs if merge]
 
+    @functools.lru_cache(1)
+    def parts(n):
+        entry, update = changes[n]
+        return entry.split(update())
 
-def _change(variable, parts):
-    """Adds arrays to a variable, or puts them there; each is of all of it, or of one index."""
-    given = keras.ops.convert_to_numpy(variable)
-    found = np.array(given, np.promote_types("float32", given.dtype))
-    for at, part, replaces in parts:
-        where = found if at is None else found[at]
-        np.copyto(where, part().reshape(where.shape) + (0 if replaces else where))
-    variable.assign(found)
+    variables: dict[int, tuple[Any, list[tuple[int, int]]]] = {}
+    for n, (entry, _) in enumerate(changes):
+        for m, variable in enumerate(entry.variables):
+            variables.setdefault(id(variable), (variable, []))[1].append((n, m))
+    for variable, places in variables.values():
+        given = keras.ops.convert_to_numpy(variable)
+        found = np.array(given, np.promote_types("float32", given.dtype))
+        for n, m in places:
+            at = changes[n][0].at
+            # A view of all of it, or of one index.
+            where = found[...] if at is None else found[at : at + 1]
+            if n < len(whole):
+                where[...] = 0
+            where += parts(n)[m].reshape(where.shape)
+        variable.assign(found)
+    if layers is not None:
+        for variable in model.variables:
+            variable.trainable = any(variable is x for entry, _ in whole for x in entry.variables)
+        for pair in pairs:
+            _attach(pair, layers)
 
 
 # Reading
@@ -132,60 +128,51 @@ def _read(architecture, model, folder):
         raise ValueError(f"`{folder}` must have `{FILE}`. Received: no such file{hint}")
     file = tensors.File(folder / FILE)
     names = _Names(architecture, model, config["ensure_weight_tying"])
-    whole: dict[str, tuple[Entry, dict[str, np.ndarray]]] = {}
+    whole: dict[str, tuple[Entry, list[np.ndarray]]] = {}
     found: dict[str, dict[str, str]] = {}
+    pairs: dict[str, Pair] = {}
     unknown = []
     for key in sorted(file.tensors):
-        match = _PAIR.fullmatch(key.removeprefix(_START))
-        if match:
-            found.setdefault(match[1], {})[match[3]] = key
-            continue
-        name = _WRAPPED.sub("", key.removeprefix(_START))
-        entry = names.entry(name)
-        if entry is None:
-            unknown.append(key)
+        name = key.removeprefix(_START)
+        if match := _PAIR.fullmatch(name):
+            found.setdefault(match[1], {})[match[2]] = key
+        elif entry := names.entry(name):
+            whole.setdefault(entry.name, (entry, []))[1].append(file[key])
         else:
-            whole.setdefault(entry.name, (entry, {}))[1][name] = file[key]
-    pairs: dict[str, Pair] = {}
+            unknown.append(key)
     for module, keys in found.items():
-        pair = None
-        if len(keys) == 2:
-            first, second = (np.asarray(file[keys[x]], "float32") for x in "AB")
-            embedding = "embedding" in keys["A"]
-            pair = names.pair(_WRAPPED.sub("", module), first, second, embedding)
+        kinds = sorted(keys)
+        pair = names.pair(module, kinds[0], *(file[keys[x]] for x in kinds))
         if pair is None:
             unknown += keys.values()
         else:
             # Of a tensor with two names once: their pairs are one.
-            pairs.setdefault(pair.entry.name, pair._replace(scale=_scale(config, module, pair)))
+            scale = _scale(config, _WRAPPED.sub("", module), pair)
+            pairs.setdefault(pair.entry.name, pair._replace(scale=scale))
     if unknown:
         raise ValueError(
             f"The tensors of `{folder / FILE}` must be pairs A and B of modules of the model, or "
             f"its tensors, in their shapes. Received: {len(unknown)} others, {unknown[:4]}"
         )
-    replaced = [(entry, names.one(entry, given)) for entry, given in whole.values()]
-    return replaced, list(pairs.values())
+    return [(entry, names.one(entry, *given)) for entry, given in whole.values()], [*pairs.values()]
 
 
 def _scale(config, module, pair):
     """The multiplier of a product, of a module."""
-    module, given = _WRAPPED.sub("", module), {}
-    for name, pattern in (("r", "rank_pattern"), ("lora_alpha", "alpha_pattern")):
-        given[name] = config[name]
-        for key, value in (config[pattern] or {}).items():
-            try:
-                found = re.fullmatch(rf"(.*\.)?({key})", module)
-            except re.error as error:
-                config.refuse(pattern, "names or regular expressions", f"{key!r}, {error}")
-            if found:
-                if type(value) not in (int, float) or value <= 0:
-                    config.refuse(pattern, "of positive numbers", f"{key!r}: {value!r}")
-                given[name] = value
-                break
+
+    def of_module(name, pattern):
+        try:
+            given = (config[pattern] or {}).items()
+            found = [float(x) for key, x in given if re.fullmatch(rf"(.*\.)?({key})", module)]
+        except (re.error, TypeError, ValueError) as error:
+            config.refuse(pattern, "of regular expressions and numbers", f"{error}")
+        return found[0] if found else config[name]
+
     rank = len(pair.first) / (pair.experts or 1)
-    if given["r"] != rank:
-        config.refuse("r", f"the rank of the matrices of {module!r}", f"{given['r']} and {rank:g}")
-    return given["lora_alpha"] / (rank**0.5 if config["use_rslora"] else rank)
+    given = of_module("r", "rank_pattern")
+    if given != rank:
+        config.refuse("r", f"the rank of the matrices of {module!r}", f"{given:g} and {rank:g}")
+    return of_module("lora_alpha", "alpha_pattern") / rank ** (0.5 if config["use_rslora"] else 1)
 
 
 class _Names:
@@ -195,18 +182,15 @@ class _Names:
         self._prefix, self._same, self._tied = architecture.prefix, architecture.same, tied
         found = architecture.entries(model, architecture.prefix)
         self._entries = {self._bare(entry.name): entry for entry in found}
-        self._fused = {self._bare(name): entry for name, entry in _fused(found)}
+        self._fused = {self._bare(entry.name): entry for entry in _fused(found)}
         logits = getattr(model, "decoder", model).logits
         shared = isinstance(model, EncoderDecoder) or (logits is not None and logits.tied)
-        # Those of a tensor that a model has once and `transformers` under several names.
-        self._shared = {
-            self._entries[name].name
-            for name in self._same
-            if shared and name in self._entries and name.endswith(".weight")
-        }
+        # Matrices that a model has once and `transformers` under several names.
+        names = [name for name in self._same if shared and name.endswith(".weight")]
+        self._shared = {self._entries[x].name for x in names if x in self._entries}
 
     def _bare(self, name):
-        return name.removeprefix(self._prefix)
+        return _WRAPPED.sub("", name).removeprefix(self._prefix)
 
     def entry(self, name):
         """The entry of a tensor; None if there is none."""
@@ -216,45 +200,45 @@ class _Names:
                 name = first
         return self._entries.get(name)
 
-    def pair(self, module, first, second, embedding):
+    def pair(self, module, kind, first, second=None):
         """The `Pair` of a module; None if there is no tensor of these shapes."""
-        entry = self.entry(f"{module}.weight")
-        if entry is None:
-            return self._of_experts(module, first, second)
-        if entry.name in self._shared and not self._tied:
+        entry, found = self.entry(f"{module}.weight"), []
+        if entry is not None and entry.name in self._shared and not self._tied:
             raise ValueError(
                 f"An adapter must not change {module!r} of a model that has one tensor for its "
                 "tokens and its logits, of which `peft` changes one. Received: "
                 f"{entry.name!r}, and tied logits"
             )
-        flipped = embedding or entry.inputs_first
-        shape = (first.shape[1], len(second))[:: 1 if flipped else -1]
-        fits = entry.shape() == shape and len(first) == second.shape[1]
-        return Pair(entry, first, second, flipped) if fits else None
-
-    def _of_experts(self, module, first, second):
-        """That of a parameter of all experts, which its shape tells from others of the module."""
-        for found, order in ((self._entries, (True, False)), (self._fused, (False, True))):
-            for name, entry in found.items():
-                if name.rpartition(".")[0] != self._bare(module) or len(entry.shape()) != 3:
-                    continue
-                count, *sizes = entry.shape()
-                for flipped in order:
-                    wanted = [first.shape[1], len(second)][:: 1 if flipped else -1]
-                    if wanted == sizes and len(first) == second.shape[1] and not len(first) % count:
-                        return Pair(entry, first, second, flipped, count)
+        if second is None or len(first) != second.shape[1]:
+            return None
+        if entry is not None:
+            found = [(entry, kind == "embedding_A" or entry.inputs_first)]
+        else:
+            # Of experts: the shape tells it from others of the module. If it is square, files of
+            # one tensor are (inputs, outputs), and those of a tensor for each expert are not.
+            for table, orders in ((self._entries, (True, False)), (self._fused, (False, True))):
+                own = [x for x in table.values() if len(x.shape()) == 3]
+                own = [
+                    x for x in own if self._bare(x.name).rpartition(".")[0] == self._bare(module)
+                ]
+                found += [(x, flipped) for x in own for flipped in orders]
+        for entry, flipped in found:
+            *count, rows, columns = entry.shape()
+            shape = (first.shape[1], len(second)) if flipped else (len(second), first.shape[1])
+            if shape == (rows, columns) and not len(first) % (count or [1])[0]:
+                arrays = np.asarray(first, "float32"), np.asarray(second, "float32")
+                return Pair(entry, *arrays, flipped, *count)
         return None
 
-    def one(self, entry, given):
+    def one(self, entry, first, *others):
         """The tensor that replaces another, given by one or more names."""
-        first, *others = given.values()
         if entry.name in self._shared and not others:
-            others = [entry.join(entry.arrays())]
+            others = (entry.join(entry.arrays()),)
         if first.shape != entry.shape() or any(not np.array_equal(first, x) for x in others):
             raise ValueError(
-                f"{sorted(given)} of an adapter must be of the shape {entry.shape()}, and equal "
-                "where the model has one tensor for several. Received: "
-                f"shape {first.shape}, and {len(others)} other"
+                f"{entry.name!r} of an adapter must be of the shape {entry.shape()}, and equal "
+                "to its second names, of which the model has no tensor. Received: "
+                f"shape {first.shape}, and {len(others)} others"
             )
         return first
 
@@ -275,8 +259,8 @@ def _fused(found):
 
     for module, (*into, out) in modules.items():
         for name, kernels in (("gate_up_proj", into), ("down_proj", [out])):
-            name, count = f"{module}.{name}", len(kernels)
-            yield name, Entry(name, tuple(kernels), functools.partial(split, count), join)
+            parts = functools.partial(split, len(kernels))
+            yield Entry(f"{module}.{name}", tuple(kernels), parts, join)
 
 
 # As adapters of Keras, whose kernel is `a b` of (..., rank) and (rank, outputs)
@@ -298,21 +282,18 @@ def _layers(pairs, model):
 
 def _attach(pair, layers):
     """Enables adapters in the layers of a tensor, with the values of a pair."""
-    entry, rank = pair.entry, len(pair.first)
+    entry = pair.entry
     parts = entry.split(pair.second.T if entry.inputs_first else pair.second)
     for variable, part in zip(entry.variables, parts, strict=True):
         *inputs, last = variable.shape
-        a, b = pair.first.T, part.reshape(rank, -1)
+        a, b = pair.first.T, part.reshape(len(pair.first), -1)
         if math.prod(inputs) != len(a):
             # Heads share b in Keras, and do not here: it has all their features then.
             a, b = a @ b, np.eye(last)
-        layer, count = layers[id(variable)], len(b)
-        layer.enable_lora(count, lora_alpha=pair.scale * count)
-        layer.lora_kernel_a.assign(a.reshape(*inputs, count))
+        layer = layers[id(variable)]
+        layer.enable_lora(len(b), lora_alpha=pair.scale * len(b))
+        layer.lora_kernel_a.assign(a.reshape(*inputs, len(b)))
         layer.lora_kernel_b.assign(b)
-
-
-# Writing
 
 
 def save(architecture, model, folder, prefix, base):
@@ -320,31 +301,36 @@ def save(architecture, model, folder, prefix, base):
     from safetensors.numpy import save_file
 
     adapted = [x for x in keras_private.sublayers(model) if getattr(x, "lora_enabled", False)]
-    with _without_adapters(adapted):
+    try:
+        # So that kernels are the variables, not the sums of these and the adapters.
+        for layer in adapted:
+            layer.lora_enabled = False
         entries = architecture.entries(model, prefix)
         layers = {id(getattr(x, "kernel", None)): x for x in adapted}
+    finally:
+        for layer in adapted:
+            layer.lora_enabled = True
     scale = adapted[0].lora_alpha / adapted[0].lora_rank if adapted else 1.0
-    arrays, ranks, whole, written = {}, {}, [], set()
+    arrays: dict[str, np.ndarray] = {}
+    ranks: dict[str, int] = {}
+    whole = set()
     for entry in entries:
         module = entry.name.rpartition(".")[0]
-        own = [layers.get(id(x)) for x in entry.variables]
-        if any(own):
-            first, second = _matrices(entry, own, scale)
-            arrays[f"{_START}{module}.lora_A.weight"] = first
-            arrays[f"{_START}{module}.lora_B.weight"] = second
-            ranks[module] = len(first)
-            written |= set(map(id, own))
+        if any(id(x) in layers for x in entry.variables):
+            both = _matrices(entry, layers, scale)
+            arrays |= {f"{module}.lora_{x}.weight": y for x, y in zip("AB", both, strict=True)}
+            ranks[module] = len(both[0])
         elif any(x.trainable for x in entry.variables):
-            arrays[f"{_START}{entry.name}"] = entry.join(entry.arrays())
-            whole.append(module)
-    others = [x.path for x in adapted if id(x) not in written]
+            arrays[entry.name] = entry.join(entry.arrays())
+            whole.add(module)
+    seen = {id(x) for entry in entries for x in entry.variables}
+    others = [x.path for key, x in layers.items() if key not in seen]
     if others or not adapted:
         raise ValueError(
             "`model` must have adapters, such as those of `enable_lora`, all in tensors that its "
             f"folder has. Received: {len(adapted)} adapters, and those of no tensor: {others}"
         )
-    arrays = {name: np.ascontiguousarray(x, "float32") for name, x in arrays.items()}
-    rank = max(set(ranks.values()), key=list(ranks.values()).count)
+    rank = max(ranks.values(), key=list(ranks.values()).count)
     patterns = {re.escape(module): n for module, n in ranks.items() if n != rank}
     kind = (model.metadata["huggingface"].get("architectures") or ["Model"])[0]
     values = {
@@ -356,54 +342,38 @@ def save(architecture, model, folder, prefix, base):
         "rank_pattern": patterns,
         "alpha_pattern": {module: scale * n for module, n in patterns.items()},
         "target_modules": sorted(ranks),
-        "modules_to_save": sorted(set(whole) - ranks.keys()) or None,
-        "bias": "all" if set(whole) & ranks.keys() else "none",
+        "modules_to_save": sorted(whole - ranks.keys()) or None,
+        "bias": "all" if whole & ranks.keys() else "none",
         "fan_in_fan_out": any(x.inputs_first for x in entries),
         "inference_mode": True,
     }
-    folder = pathlib.Path(folder)
+    arrays = {_START + name: np.ascontiguousarray(x, "float32") for name, x in arrays.items()}
+    folder, text = pathlib.Path(folder), json.dumps(values, indent=2, sort_keys=True) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(values, indent=2, sort_keys=True) + "\n"
     writing.replace(folder / FILE, lambda path: save_file(arrays, path, {"format": "pt"}))
     writing.replace(folder / writing.ADAPTER, lambda x: x.write_text(text, encoding="utf-8"))
 
 
-@contextlib.contextmanager
-def _without_adapters(layers):
-    """Lets the kernels of layers be their variables, not these and the adapters."""
-    for layer in layers:
-        layer.lora_enabled = False
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.lora_enabled = True
-
-
 def _matrices(entry, layers, scale):
-    """A and B of a tensor, some of whose variables have adapters, for a scale."""
+    """A and B, for a scale, of a tensor, some of whose variables have adapters."""
     size = entry.shape()[0 if entry.inputs_first else 1]
-    found = []
-    for variable, layer in zip(entry.variables, layers, strict=True):
-        axes = next(n for n in range(len(variable.shape)) if math.prod(variable.shape[:n]) == size)
-        outputs = variable.shape[axes:]
-        a, b = np.zeros((0, size)), np.zeros((0, *outputs))
+    firsts, seconds = [np.zeros((0, size))], []
+    for variable in entry.variables:
+        shape, layer = variable.shape, layers.get(id(variable))
+        axes = next(n for n in range(len(shape)) if math.prod(shape[:n]) == size)
+        a, b, heads = np.zeros((0, size)), np.zeros((0, *shape[axes:])), math.prod(shape[axes:-1])
         if layer is not None:
-            a, b = (
-                keras.ops.convert_to_numpy(x) for x in (layer.lora_kernel_a, layer.lora_kernel_b)
-            )
+            a, b = map(keras.ops.convert_to_numpy, (layer.lora_kernel_a, layer.lora_kernel_b))
             b = b * (layer.lora_alpha / layer.lora_rank / scale)
-            heads, rank = math.prod(variable.shape[:-1]) // size, len(b)
-            a = a.reshape(size, heads * rank).T
-            # Each head has columns of its own.
-            b = np.einsum("gh,rk->grhk", np.eye(heads), b).reshape(heads * rank, *outputs)
-            if heads * rank > size:
-                a, b = np.eye(size), np.tensordot(a.T, b, 1)
-        found.append((a, b))
-    total, start, wide = sum(len(a) for a, _ in found), 0, []
-    for _, b in found:
-        wide.append(np.zeros((total, *b.shape[1:])))
-        wide[-1][start : start + len(b)] = b
-        start += len(b)
+            a = a.reshape(size, -1).T
+            # Each head has rows of A of its own.
+            b = np.einsum("gh,rk->grhk", np.eye(heads), b).reshape(len(a), *shape[axes:])
+        firsts.append(a)
+        seconds.append(b)
+    ranks = np.cumsum([len(a) for a in firsts])
+    wide = [
+        np.concatenate([np.zeros((n, *b.shape[1:])), b, np.zeros((ranks[-1] - m, *b.shape[1:]))])
+        for n, m, b in zip(ranks[:-1], ranks[1:], seconds, strict=True)
+    ]
     second = entry.join(wide)
-    return np.concatenate([a for a, _ in found]), second.T if entry.inputs_first else second
+    return np.concatenate(firsts), second.T if entry.inputs_first else second

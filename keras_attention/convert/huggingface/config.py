@@ -121,11 +121,7 @@ def read_file(folder):
         raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
     wanted = "`folder` must have a `config.json` of a Hugging Face model"
     if not path.exists():
-        adapter = path.with_name("adapter_config.json").exists()
-        hint = other_formats(folder)
-        if adapter:
-            hint = ", and an adapter: read the model it is of, and `convert.load_adapter` onto it"
-        raise ValueError(f"{wanted}. Received: no such file in {folder}{hint}")
+        raise ValueError(f"{wanted}. Received: no such file in {folder}{other_formats(folder)}")
     values = read_json(path, wanted, f"{path}, ")
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ValueError(f"`{path}` must be an object with a `model_type`. Received: {values!r}")
@@ -145,14 +141,10 @@ def read_file(folder):
 
 
 # How `transformers` reads a model of few bits as one of all, by how it was quantized.
-_DEQUANTIZED = {"bitsandbytes": "from_pretrained(folder).dequantize()"}
-_DEQUANTIZED |= {
-    method: f"from_pretrained(folder, quantization_config={name}(dequantize=True))"
-    for method, name in (
-        ("fp8", "FineGrainedFP8Config"),
-        ("mxfp4", "Mxfp4Config"),
-        ("compressed-tensors", "CompressedTensorsConfig"),
-    )
+_CONFIGS = {"fp8": "FineGrainedFP8", "mxfp4": "Mxfp4", "compressed-tensors": "CompressedTensors"}
+_DEQUANTIZED = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
+    method: f"from_pretrained(folder, quantization_config={name}Config(dequantize=True))"
+    for method, name in _CONFIGS.items()
 }
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
 _NAMES |= {int: "an integer", float: "a number", type(None): "null"}

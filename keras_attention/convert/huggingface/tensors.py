@@ -24,16 +24,15 @@ ALIGNMENT = 64
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": ml_dtypes.bfloat16}
 
 
-# What to do with weights in other formats.
+# What to do with files in other formats.
 _OTHERS = {
-    r".*\.gguf": "which `transformers` converts: `AutoModelForCausalLM.from_pretrained(folder, "
-    "gguf_file=…, quantization_config=GgufConfig(dequantize=True))`, and `save_pretrained` of that",
-    r"consolidated.*": "the layout of Meta and Mistral: download the files that are named "
-    "`model….safetensors`, or run `convert_llama_weights_to_hf.py` or "
-    "`convert_mistral_weights_to_hf.py` of the repository of `transformers`",
+    r".*\.gguf": "which `transformers` converts: `from_pretrained(folder, gguf_file=…, "
+    "quantization_config=GgufConfig(dequantize=True))` and `save_pretrained`",
+    r"consolidated.*": "the layout of Meta and Mistral: download `model….safetensors`, or run "
+    "`convert_llama_weights_to_hf.py` or `convert_mistral_weights_to_hf.py` of `transformers`",
     r".*\.(bin|pth?|ckpt)": "which are pickles: opening one may run any code. Where you trust it, "
-    "`from_pretrained` of `transformers` (of `peft`, for an adapter) and `save_pretrained` of that "
-    "write safetensors",
+    "`from_pretrained` and `save_pretrained` of `transformers`, or of `peft`, write safetensors",
+    r"adapter_config.json": "an adapter: read the model it is of, and `load_adapter` onto that",
 }
 
 
