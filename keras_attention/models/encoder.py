@@ -57,6 +57,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
+        # Whether an output is of a whole row, so that it has no mask.
+        self._pools = logits is not None and logits.pooling is not None
         if self.embeddings is None and self.logits is not None and self.logits.tied:
             raise ValueError(
                 "Tied logits need `embeddings`, whose table they multiply by. "
@@ -236,11 +238,6 @@ class Stack(saving.ConfigurableModel, saved=False):
                 f"blocks makes it. Received: {kinds}, and {len(self.blocks)} blocks"
             )
         return list(given)
-
-    @property
-    def _pools(self):
-        """Whether an output is of a whole row, so that it has no mask."""
-        return self.logits is not None and self.logits.pooling is not None
 
     def compute_mask(self, inputs, previous_mask=None):
         if self._pools:
