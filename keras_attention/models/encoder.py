@@ -199,7 +199,6 @@ class Stack(saving.ConfigurableModel, saved=False):
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
-            # Keras may have dropped it on the way.
             x = masks.carry(x, mask) if self._pools else x
             x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
         output = x if self._pools else masks.carry(x, mask)

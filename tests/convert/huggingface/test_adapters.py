@@ -44,7 +44,7 @@ def write(theirs, path, modules, whole="", seed=0, **config):
     values = {"peft_type": "LORA", "r": 2, "lora_alpha": 3, "target_modules": modules, **config}
 
     def normal(*shape):
-        return random.normal(size=shape, scale=0.4).astype("float32")
+        return random.normal(size=shape, scale=0.25).astype("float32")
 
     for name, module in theirs.named_modules():
         rank = matched(values, "rank_pattern", name, values["r"])
