@@ -276,7 +276,7 @@ class Logits(saving.ConfigurableLayer):
         total = counts[:, -1:]
         if self.pooling == "mean":
             return ops.sum(x, axis=1) / ops.cast(ops.maximum(total, 1), x.dtype)
-        chosen = ops.logical_and(mask, counts == (1 if self.pooling == "first" else total))
+        chosen = counts == (1 if self.pooling == "first" else total)
         return ops.sum(x * ops.cast(chosen, x.dtype)[..., None], axis=1)
 
     def _pooled_shape(self, shape):
