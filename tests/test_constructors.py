@@ -112,7 +112,7 @@ KIND = {
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
     "self_attention",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm sharing history initial",
+    "data_format scoring head_norm sharing history initial pooling",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "

@@ -11,6 +11,8 @@ ignores a mask, the new layer does not: see `docs/masks.md`.
 from keras_attention.convert.huggingface import (
     from_huggingface,
     generation_options,
+    load_adapter,
+    save_adapter,
     start_tokens,
     to_huggingface,
 )
@@ -23,6 +25,8 @@ __all__ = [
     "from_keras_hub",
     "from_torch",
     "generation_options",
+    "load_adapter",
+    "save_adapter",
     "start_tokens",
     "to_huggingface",
 ]

@@ -190,6 +190,9 @@ class Logits(saving.ConfigurableLayer):
         soft_cap: None, or c.
         transform: None, or a layer applied first, such as BERT's dense layer and norm.
         kernel_initializer: of W, if it is not tied.
+        pooling: None for the scores of each token; or "first", "last" or "mean" for those of each
+            row, as of a classifier of texts: of its first or last real token by the mask, or of
+            their mean. It comes before `transform`, and needs `x` of three axes.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -197,11 +200,12 @@ class Logits(saving.ConfigurableLayer):
         table: the embeddings, (vocabulary_size, D), if tied.
 
     Returns:
-        (..., vocabulary_size), carrying the mask of `x`.
+        (..., vocabulary_size), carrying the mask of `x`; or (B, vocabulary_size) with `pooling`,
+        0s in place of the vector of a row without a real token.
 
     Raises:
-        ValueError: a table is given to a layer that is not tied, or missing; a number is not as
-            described.
+        ValueError: a table is given to a layer that is not tied, or missing; `x` to be pooled does
+            not have three axes; a number or a name is not as described.
         TypeError: `transform` is not a layer.
 
     Example:
@@ -221,10 +225,12 @@ class Logits(saving.ConfigurableLayer):
         soft_cap: float | None = None,
         transform: keras.layers.Layer | None = None,
         kernel_initializer: Initializer = "glorot_uniform",
+        pooling: str | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
         self.vocabulary_size = shapes.check_count("vocabulary_size", vocabulary_size)
+        self.pooling = shapes.check_choice("pooling", pooling, (None, "first", "last", "mean"))
         self.tied = shapes.check_flag("tied", tied)
         self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.scale = shapes.check_positive("scale", scale)
@@ -233,6 +239,7 @@ class Logits(saving.ConfigurableLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
 
     def build(self, x_shape, table_shape=None):
+        x_shape = self._pooled_shape(x_shape)
         if self.transform is not None:
             # A `Sequential` would warn that it drops the mask, which was read already.
             self.transform.supports_masking = True
@@ -255,6 +262,9 @@ class Logits(saving.ConfigurableLayer):
         (x,) = inputs.floats((x,), self.compute_dtype)
         # The gradient of the kernel sums over all rows.
         x = masks.clear(x, mask)
+        if self.pooling is not None:
+            self._pooled_shape(x.shape)
+            x, mask = self._pooled(x, mask), None
         if self.transform is not None:
             x = self.transform(x)
         # The scale on x, which has fewer elements. A bias is not scaled.
@@ -278,13 +288,37 @@ class Logits(saving.ConfigurableLayer):
         logits = ops.reshape(logits, (*ops.shape(x)[:-1], self.vocabulary_size))
         return logits + ops.cast(self.bias, logits.dtype) if self.use_bias else logits
 
-    compute_mask = masks.passed_on
+    def _pooled(self, x, mask):
+        """The vectors (B, D) of the rows of `x`, which is 0 where it is masked."""
+        if mask is None:
+            return {"first": x[:, 0], "last": x[:, -1]}.get(self.pooling, ops.mean(x, axis=1))
+        counts = ops.cumsum(ops.cast(mask, "int32"), axis=1)
+        total = counts[:, -1:]
+        if self.pooling == "mean":
+            return ops.sum(x, axis=1) / ops.cast(ops.maximum(total, 1), x.dtype)
+        chosen = counts == (1 if self.pooling == "first" else total)
+        return ops.sum(x * ops.cast(chosen, x.dtype)[..., None], axis=1)
+
+    def _pooled_shape(self, shape):
+        """The shape of what is pooled."""
+        if self.pooling is None:
+            return shape
+        if len(shape) != 3:
+            raise ValueError(
+                f"`Logits` with pooling={self.pooling!r} take `x` of the shape (B, T, D). "
+                f"Received: x.shape={tuple(shape)}"
+            )
+        return (shape[0], shape[2])
+
+    def compute_mask(self, inputs, previous_mask=None):
+        return previous_mask if self.pooling is None else None
 
     def compute_output_spec(self, x, table=None):
         self._check(table)
         return keras.KerasTensor(self.compute_output_shape(x.shape), self.compute_dtype)
 
     def compute_output_shape(self, x_shape, table_shape=None):
+        x_shape = self._pooled_shape(x_shape)
         if self.transform is not None:
             x_shape = self.transform.compute_output_shape(x_shape)
         return (*x_shape[:-1], self.vocabulary_size)

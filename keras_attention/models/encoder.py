@@ -58,6 +58,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
+        # Whether an output is of a whole row, so that it has no mask.
+        self._pools = logits is not None and logits.pooling is not None
         if self.embeddings is None and self.logits is not None and self.logits.tied:
             raise ValueError(
                 "Tied logits need `embeddings`, whose table they multiply by. "
@@ -210,8 +212,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         if self.final_norm is not None:
             x = self.final_norm(x)
         if self.logits is not None:
+            x = masks.carry(x, mask) if self._pools else x
             x = self.logits(x, self.embeddings.table) if self.logits.tied else self.logits(x)
-        return masks.carry(x, mask)
+        return x if self._pools else masks.carry(x, mask)
 
     def _of_blocks(self, context, cache):
         """Each block, whether it has cells of a grid, its context, and its cache or None.
@@ -226,6 +229,11 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def _split(self, cache):
         """The caches of the blocks, checked, and the cache of their tokens or None."""
+        if cache is not None and self._pools:
+            raise ValueError(
+                "A call with a `cache` reads a part of a text, but these logits are of all. "
+                f"Received: `cache`, and logits with pooling={self.logits.pooling!r}"
+            )
         tokens, last = None, cache[-1] if isinstance(cache, (list, tuple)) and cache else None
         if isinstance(last, dict) and "tokens" in last:
             *cache, tokens = cache
@@ -243,6 +251,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         return list(given)
 
     def compute_mask(self, inputs, previous_mask=None):
+        if self._pools:
+            return None
         if self.embeddings is None:
             return masks.padding(inputs, previous_mask, "inputs")
         mask, of_inputs = self._masks_of(inputs, previous_mask)
@@ -327,7 +337,8 @@ class Encoder(Stack):
         training: whether to apply dropout.
 
     Returns:
-        (B, T, D), or logits (B, T, vocabulary_size), carrying the mask.
+        (B, T, D), or logits (B, T, vocabulary_size), carrying the mask; or (B, vocabulary_size) of
+        `Logits` with `pooling`.
 
     Raises:
         TypeError: a part is not of its class.

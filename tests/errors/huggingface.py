@@ -105,7 +105,94 @@ def unbuilt():
     return type(model).from_config(model.get_config())
 
 
+def adapter(change=(), model=None, merge=True, file="adapter_model.safetensors", **fields):
+    """Reads an adapter of one projection, with other tensors and fields, onto a model."""
+    from safetensors.numpy import save
+
+    key = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    pair = {key.format("A"): np.ones((2, 4), "f"), key.format("B"): np.ones((4, 2), "f")}
+    files = {file: save({**pair, **dict(change)})}
+    files["adapter_config.json"] = json.dumps({"peft_type": "LORA", "r": 2, **fields})
+
+    def load():
+        made = whole()() if model is None else model()
+        in_folder(files, lambda folder: convert.load_adapter(made, folder, merge))
+        return made
+
+    return load
+
+
+def of_module(name, first, second, **given):
+    """Reads one with a further pair, of these shapes."""
+    start = f"base_model.model.model.{name}.lora_"
+    shapes = {f"{start}A.weight": first, f"{start}B.weight": second}
+    return adapter({key: np.ones(shape, "f") for key, shape in shapes.items()}, **given)
+
+
+def written_adapter(change=lambda model: None):
+    """Writes the adapters of a model."""
+    model = whole()()
+    change(model)
+    in_folder({}, lambda folder: convert.save_adapter(model, folder))
+
+
+ONE = np.ones(1, "f")
+TABLE = "base_model.model.model.embed_tokens.weight"
 ROWS = {
+    # Adapters
+    "`model` must have no adapters .* Received: .* with": adapter(model=adapter(merge=False)),
+    "`folder` must have an `adapter_config.json` .*FileNotFound": lambda: in_folder(
+        {}, lambda folder: convert.load_adapter(whole()(), folder)
+    ),
+    r"adapter_config.json` must be an object. Received: \[\]": lambda: in_folder(
+        {"adapter_config.json": "[]"}, lambda folder: convert.load_adapter(whole()(), folder)
+    ),
+    r"have `adapter_model.safetensors`.*'adapter_model.bin'\], .* or of `peft`": adapter(
+        file="adapter_model.bin"
+    ),
+    "'use_dora' of .* Received: True": adapter(use_dora=True),
+    "'peft_type' of .* one of .*LORA.* Received: 'IA3'": adapter(peft_type="IA3"),
+    "'init_lora_weights' of .* Received: 'pissa'": adapter(init_lora_weights="pissa"),
+    "'r' of .* the rank of .*q_proj'. Received: 3 and 2": adapter(r=3),
+    r"'rank_pattern' of .* expressions and numbers. Received: .*unterm": adapter(
+        rank_pattern={"(": 2}
+    ),
+    "'alpha_pattern' of .* and numbers. Received: could not .*'x'": adapter(
+        alpha_pattern={"q_proj": "x"}
+    ),
+    r"pairs A and B of modules .* 2 others, \['base.*other.lora_A": of_module(
+        "other", (2, 4), (4, 2)
+    ),
+    "in their shapes. Received: 2 others": of_module("layers.0.mlp.up_proj", (2, 5), (4, 2)),
+    "must not change 'model.embed_tokens' .* and tied logits": of_module(
+        "embed_tokens", (2, 6), (4, 2)
+    ),
+    r"embed_tokens.weight' of an adapter must be .*\(6, 4\).* shape \(1,\), and 1 o": adapter(
+        {TABLE: ONE}
+    ),
+    "dense layers have adapters in Keras: .* 1 tensors of no dense.*embed_tokens": of_module(
+        "embed_tokens", (2, 4), (6, 2), merge=False, ensure_weight_tying=True
+    ),
+    r"`model` must have adapters, .* Received: 0 adapters, .*: \[\]": written_adapter,
+    # Files in other formats
+    r"no such file in .*'a.gguf'\], which .*gguf_file=": read(
+        files={"a.gguf": b""}, missing="config.json"
+    ),
+    r"no such file.*'consolidated.00.pth'\], the layout of Meta": read(
+        files={"consolidated.00.pth": b""}
+    ),
+    r"no such file in .*'adapter_config.json'\], an adapter: read the model": read(
+        files={"adapter_config.json": b""}, missing="config.json"
+    ),
+    r"no 'quantization_config'.*Mxfp4Config\(dequantize=True\).*'mxfp4'": read(
+        quantization_config={"quant_method": "mxfp4"}
+    ),
+    r"few bits .*\.dequantize\(\).* quant_method='bitsandbytes'": read(
+        quantization_config={"quant_method": "bitsandbytes"}
+    ),
+    "Take the model that this one was made of.* quant_method='gptq'": read(
+        quantization_config={"quant_method": "gptq"}
+    ),
     # Models that are written
     r"`blocks\[0\]\.layer_norm_epsilon` would be 0\.3, where": lambda: write(rms_norm_eps=0.3),
     "num_attention_heads=3, of which none is made: .*hidden": lambda: write(num_attention_heads=3),
@@ -118,7 +205,7 @@ ROWS = {
     r"`model` must not be quantized: .* Received: \d+ quantized layers, \[": written_in_eight_bits,
     # Folders
     "gpt2-of-nobody, which is nothing": lambda: convert.from_huggingface("gpt2-of-nobody"),
-    "`folder` must have a `config.json` .*FileNotFoundError": read(missing="config.json"),
+    "`folder` must have a `config.json` .*no such file in": read(missing="config.json"),
     "`folder` must have a `config.json`.*JSONDecodeError": of_file("{", "config.json"),
     r"config.json` must be .* with a `model_type`.*: \[1\]": of_file("[1]", "config.json"),
     r"`safetensors`: pip .*\[huggingface\]": (ImportError, without("safetensors", of_file(b""))),
@@ -139,7 +226,7 @@ ROWS = {
     r"`part` must be one of \('text', 'vision'\) .*'clip'.* part=None": read("clip"),
     r"`part` must be one of \(None,\) for model_type='bert'.*'text'": read("bert", part="text"),
     "config.json` must have a field 'hidden_size'.*: none": read(missing="hidden_size"),
-    "fields that are not supported for .*'llama'.*'bits': 4": read(quantization_config={"bits": 4}),
+    "fields that are not supported for .*'llama'.*'bits': 4": read(bits=4),
     "'hidden_act' of .*'gelu'.* supported for model_type='llama'.*'mish'": read(hidden_act="mish"),
     r"'alibi' of .* must be one of \(False,\): .*'falcon'.* True": read("falcon", alibi=True),
     "'apply_residual.*False.*bloom": read("bloom", apply_residual_connection_post_layernorm=True),
@@ -151,7 +238,7 @@ ROWS = {
     "'n_embed' of .* must be equal to 'hidden_size', .*: 8 and 4": read("bloom", n_embed=8),
     "'hidden_size' of .* a multiple of .*heads'.*: 4 and 3": read(num_attention_heads=3),
     "in use, where .* 'sliding_attention'": read("qwen2", layer_types=["sliding_attention"]),
-    "'architectures' .* language .*llama": read(architectures=["LlamaForSequenceClassification"]),
+    "'architectures' .* language .*llama": read(architectures=["LlamaForQuestionAnswering"]),
     "'BertForMaskedLM', .*no other head": read("bert", architectures=["BertForMultipleChoice"]),
     r"'layer_types' .*\['full": read("qwen2", layer_types=["full_attention", "linear_attention"]),
     r"'layer_types' .*_attention'.*\['linear": read("modernbert", layer_types=["linear_attention"]),

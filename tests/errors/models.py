@@ -95,6 +95,14 @@ ROWS = {
     r"model\(\[source": (lambda: translator()(IDS, IDS), lambda: translator()(SYMBOLS, SYMBOLS)),
     r"`blocks` .*blocks=\[\]": (TypeError, lambda: ka.Encoder([])),
     "Tied logits need .*embeddings=None": lambda: ka.Decoder([block()], logits=ka.Logits(8)),
+    r"pooling='last' take `x` of .*: x.shape=\(8, 16\)": lambda: ka.Logits(
+        8, tied=False, pooling="last"
+    )(zeros(8, 16)),
+    "a `cache` .* logits with pooling='last'": lambda: ka.Decoder(
+        [block(causal=True)],
+        ka.Embeddings(ka.ScaledEmbedding(8, 16)),
+        logits=ka.Logits(3, tied=False, pooling="last"),
+    ).start(np.ones((2, 3), "int32"), 4),
     "tied=False, and a `table`": lambda: ka.Logits(8, tied=False)(X, zeros(8, 16)),
     r"`cache` .*\['dict'\], and 2 blocks": lambda: cached(2, 1),
     "`cache` .* and 1 blocks": lambda: cached(1, 2),

@@ -174,6 +174,7 @@ NEW = {
     "longformer": of_layer(ka.LongformerAttention, 2, 4, 1),
     "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
     "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
+    "logits-pooled": of_layer(ka.Logits, 3, False, pooling="mean"),
     "patches-masked": (merged_patches, (PIXELS,)),
     "patch_merging-masked": (pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),
 }

@@ -90,3 +90,33 @@ def test_rows_of_a_prompt_may_be_traced():
 
     found = ka.generation.compiled(last, model)(np.array([1, 2, 4], "int32"))
     assert [int(token) for (token,) in map(numpy, found)] == [3, 4]
+
+
+@pytest.mark.parametrize("pooling", ["first", "last", "mean"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_logits_of_whole_rows(pooling, causal, tmp_path):
+    """Of real tokens, wherever padding is; in a functional model too, which has no mask after."""
+    cls = ka.Decoder if causal else ka.Encoder
+    logits = ka.Logits(3, tied=False, use_bias=True, pooling=pooling)
+    tokens = ka.ScaledEmbedding(20, D)
+    model = cls([ka.TransformerBlock(16, 3, causal=causal)], ka.Embeddings(tokens), logits=logits)
+    states = cls(model.blocks, model.embeddings)
+    mask = np.array([[1, 1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 0, 0, 0]], bool)
+    ids = np.array([*IDS, IDS[0]])
+    found = model(ids, mask=mask)
+    for row in range(2):
+        x = numpy(states(ids[row : row + 1, mask[row]]))[0]
+        x = {"first": x[0], "last": x[-1]}.get(pooling, x.mean(axis=0))
+        expected = x @ numpy(logits.dense.kernel) + numpy(logits.dense.bias)
+        np.testing.assert_allclose(numpy(found)[row], expected, atol=1e-5)
+    np.testing.assert_allclose(numpy(found)[2], numpy(logits.dense.bias), atol=1e-6)
+    np.testing.assert_allclose(numpy(model(ids))[0], numpy(found)[0], atol=1e-5)
+    assert getattr(found, "_keras_mask", None) is None
+    symbols, real = keras.Input((None,), dtype="int32"), keras.Input((None,), dtype="bool")
+    whole = keras.Model([symbols, real], model(symbols, mask=real))
+    assert whole.output_shape == (None, 3) and model.compute_output_shape((2, 5)) == (2, 3)
+    whole.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    whole.train_on_batch([ids, mask], np.array([0, 1, 2]))
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(loaded(ids, mask=mask)), numpy(model(ids, mask=mask)), 1e-6)

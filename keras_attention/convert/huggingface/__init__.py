@@ -8,19 +8,30 @@ from typing import Any
 
 import keras
 
-from keras_attention.convert.huggingface import tensors, writing
+from keras_attention.convert.huggingface import adapters, tensors, writing
 from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.config import Config, read_file
 from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Dtype
+from keras_attention.sequences import shapes
 
-__all__ = ["from_huggingface", "generation_options", "start_tokens", "to_huggingface"]
+__all__ = [
+    "from_huggingface",
+    "generation_options",
+    "load_adapter",
+    "save_adapter",
+    "start_tokens",
+    "to_huggingface",
+]
 
 
 def from_huggingface(
-    folder: str | os.PathLike[str], dtype: Dtype | None = None, part: str | None = None
+    folder: str | os.PathLike[str],
+    dtype: Dtype | None = None,
+    part: str | None = None,
+    head: bool = True,
 ) -> keras.Model:
     """A Keras model with the weights of a folder that `transformers` wrote.
 
@@ -38,16 +49,21 @@ def from_huggingface(
         dtype: the dtype policy of the model, such as "bfloat16"; Keras's by default, whatever the
             files have.
         part: "text" or "vision", the tower of CLIP to read; None for models of one part.
+        head: whether to read the head of the class. Without it a model of any folder returns
+            states (B, T, D), such as an encoder of the folder of a masked language model.
 
     Returns:
         An `Encoder`, a `Decoder` or an `EncoderDecoder`, built, without dropout. It has no mask of
-        padding tokens of its own: pass `mask`.
+        padding tokens of its own: pass `mask`. The output is that of the class: states; logits of
+        tokens; of a classifier of texts or images (B, labels), of tokens (B, T, labels), of the
+        ends of answers (B, T, 2), first and last. `model.metadata["huggingface"]` has the fields,
+        such as the names of labels, "id2label".
 
     Raises:
-        ValueError: the folder lacks a file, one is damaged, or there is an adapter; the
-            architecture, a field of its configuration or the value of one is not supported, and the
-            message names it; tensors are missing, unknown or of other shapes, or there are two
-            of one that are not equal.
+        ValueError: the folder lacks a file, one is damaged or in another format, which the message
+            says how to convert, or there is an adapter; the architecture, a field of its
+            configuration or the value of one is not supported, and the message names it; tensors
+            are missing, unknown or of other shapes, or there are two of one that are not equal.
         ImportError: `safetensors` is not installed.
 
     Example:
@@ -55,8 +71,9 @@ def from_huggingface(
     >>> from keras_attention import convert
     >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
     """
+    head = shapes.check_flag("head", head)
     values, where = read_file(folder)
-    architecture, config = _read(values, where, folder, part)
+    architecture, config = _read(values, where, folder, part, head)
     model = architecture.model(config, dtype)
     writing.check_no_adapter(folder)
     checkpoint = tensors.Checkpoint(folder)
@@ -97,6 +114,84 @@ def to_huggingface(
     >>> from keras_attention import convert
     >>> convert.to_huggingface(model, "tuned")  # doctest: +SKIP
     """
+    known, values = _fields(model, config)
+    architecture, config = _read(values, "config")
+
+    def make(values):
+        architecture, config = _read(values, "config")
+        return architecture.model(config, None)
+
+    unsaid = architecture.unsaid
+    writing.check(model, values, known, make, unsaid(model) if callable(unsaid) else unsaid)
+    _check_built(model)
+    prefix = architecture.prefix if _has_head(config) else ""
+    writing.write(folder, architecture.entries(model, prefix), values)
+
+
+def load_adapter(model: keras.Model, folder: str | os.PathLike[str], merge: bool = True) -> None:
+    r"""Reads an adapter in the format of `peft`, a low-rank update of weights, onto a model.
+
+    The folder has `adapter_config.json` and `adapter_model.safetensors`: pairs of matrices A and B
+    of rank r, for `W + (lora_alpha / r) · B A` in place of W (Hu et al. 2021), of projections,
+    embeddings, logits or experts; and whole tensors, as of `modules_to_save`.
+
+    Args:
+        model: a result of `from_huggingface`, of the folder that the adapter was trained for.
+        folder: path of the adapter's folder.
+        merge: whether to add the updates to the weights, of several adapters one after another.
+            Otherwise they become adapters of Keras's dense layers, to be trained on, and all else
+            but whole tensors is frozen. Heads share a matrix there, so those of queries, keys and
+            values become as large as their kernels.
+
+    Raises:
+        ValueError: a file is missing or damaged; a field of `adapter_config.json` is not supported,
+            such as `use_dora` or another `peft_type`; a tensor is not of the model, or of one that
+            it has once for tokens and logits; without `merge`, a module is no dense layer; `model`
+            is not as described, is quantized, or has adapters that are not merged.
+        ImportError: `safetensors` is not installed.
+
+    Example:
+
+    >>> from keras_attention import convert
+    >>> convert.load_adapter(model, "adapter")  # doctest: +SKIP
+    """
+    merge = shapes.check_flag("merge", merge)
+    architecture, _ = _read(_fields(model)[1], "config")
+    adapters.load(architecture, _check_built(model), folder, merge)
+
+
+def save_adapter(
+    model: keras.Model, folder: str | os.PathLike[str], base: str | None = None
+) -> None:
+    """Writes the adapters of a model in the format of `peft`, which `load_adapter` reads too.
+
+    Weights that train beside them are written whole, as `modules_to_save`. Projections of several
+    heads, whose adapter in Keras has a matrix A for each, have the rank of all together.
+
+    Args:
+        model: a result of `from_huggingface`, with adapters of `enable_lora` or of `load_adapter`.
+        folder: path of the folder, which is created; other files stay.
+        base: name or path of the model that the adapters are for, which `peft` reads.
+
+    Raises:
+        ValueError: `model` is not as described, is quantized, or has adapters of no tensor.
+        ImportError: `safetensors` is not installed.
+
+    Example:
+
+    >>> from keras_attention import convert
+    >>> convert.save_adapter(model, "adapter")  # doctest: +SKIP
+    """
+    architecture, config = _read(_fields(model)[1], "config")
+    prefix = architecture.prefix if _has_head(config) else ""
+    adapters.save(architecture, _check_built(model), folder, prefix, base)
+
+
+def _fields(model, config=None):
+    """The fields that a model came with, or None, and a copy of `config`, by default of these.
+
+    It checks that the model has weights that files can have.
+    """
     known = (getattr(model, "metadata", None) or {}).get("huggingface")
     values = known if config is None else config
     if not isinstance(values, dict):
@@ -115,23 +210,17 @@ def to_huggingface(
             f"Received: {len(quantized)} quantized layers, {quantized[:3]}"
         )
     # Without `copy`: Keras's dictionary knows the model, which would be copied too.
-    values = json.loads(json.dumps(values))
-    architecture, config = _read(values, "config")
+    return known, json.loads(json.dumps(values))
 
-    def make(values):
-        architecture, config = _read(values, "config")
-        return architecture.model(config, None)
 
-    unsaid = architecture.unsaid
-    writing.check(model, values, known, make, unsaid(model) if callable(unsaid) else unsaid)
+def _check_built(model):
     if not model.built:
         raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
-    prefix = architecture.prefix if _has_head(config) else ""
-    writing.write(folder, architecture.entries(model, prefix), values)
+    return model
 
 
-def _read(values, where, folder=None, part=None):
-    """The architecture of the fields of a file, and its configuration."""
+def _read(values, where, folder=None, part=None, head=True):
+    """The architecture of the fields of a file, and its configuration; that of the base model."""
     kind = values.get("model_type")
     composite = COMPOSITES.get(kind) if isinstance(kind, str) else None
     parts = (None,) if composite is None else composite.PARTS
@@ -147,7 +236,11 @@ def _read(values, where, folder=None, part=None):
             f"'model_type' of `{where}` must be one of {sorted(ARCHITECTURES)}. Received: {kind!r}"
         )
     architecture = ARCHITECTURES[kind]
-    return architecture, Config(values, architecture.fields, where, folder)
+    config = Config(values, architecture.fields, where, folder)
+    if not head and _has_head(config):
+        values = {**values, "architectures": None}
+        config = Config(values, architecture.fields, where, folder)
+    return architecture, config
 
 
 def _has_head(config):

@@ -55,8 +55,16 @@ class Architecture:
     def entries(self, model, prefix):
         """The tensors of a model; `prefix` is what their names begin with: its own or nothing."""
         head = self.head(model) if callable(self.head) else self.head
+        logits = getattr(getattr(model, "decoder", model), "logits", None)
+        if logits is not None and logits.name in LABELS:
+            others = {name: what for name, what in head.items() if what != "logits.dense"}
+            head = {**others, LABELS[logits.name]: "logits.dense"}
         return entries.of(self.tensors, model, prefix) + entries.of(head, model)
 
+
+# The name of the projection to labels, which most architectures share, by the name of the logits.
+LABELS = {"score": "score", "token_score": "score"}
+LABELS |= {"token_classifier": "classifier", "answers": "qa_outputs"}
 
 # Other tensors of published files: buffers, heads, and second copies
 

@@ -10,6 +10,7 @@ import pathlib
 import typing
 
 from keras_attention.convert.huggingface.fields import NEEDED
+from keras_attention.convert.huggingface.tensors import other_formats
 
 
 class Config:
@@ -118,13 +119,32 @@ def read_file(folder):
     if not path.parent.is_dir():
         kind = "a file" if path.parent.exists() else "nothing: download the model there first"
         raise ValueError(f"`folder` must be a folder. Received: {folder}, which is {kind}")
-    values = read_json(
-        path, "`folder` must have a `config.json` of a Hugging Face model", f"{path}, "
-    )
+    wanted = "`folder` must have a `config.json` of a Hugging Face model"
+    if not path.exists():
+        raise ValueError(f"{wanted}. Received: no such file in {folder}{other_formats(folder)}")
+    values = read_json(path, wanted, f"{path}, ")
     if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
         raise ValueError(f"`{path}` must be an object with a `model_type`. Received: {values!r}")
+    given = values.get("quantization_config")
+    if given is not None:
+        method = given.get("quant_method") if isinstance(given, dict) else None
+        advice = "Take the model that this one was made of"
+        if method in _DEQUANTIZED:
+            advice = (
+                f"`{_DEQUANTIZED[method]}` and `save_pretrained` of `transformers` write others"
+            )
+        raise ValueError(
+            f"`{path}` must have no 'quantization_config': weights of few bits are not read. "
+            f"{advice}; `model.quantize` quantizes it here. Received: quant_method={method!r}"
+        )
     return values, str(path)
 
 
+# How `transformers` reads a model of few bits as one of all, by how it was quantized.
+_CONFIGS = {"fp8": "FineGrainedFP8", "mxfp4": "Mxfp4", "compressed-tensors": "CompressedTensors"}
+_DEQUANTIZED = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
+    method: f"from_pretrained(folder, quantization_config={name}Config(dequantize=True))"
+    for method, name in _CONFIGS.items()
+}
 _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
 _NAMES |= {int: "an integer", float: "a number", type(None): "null"}

@@ -36,6 +36,8 @@ class Entry(NamedTuple):
     join: Callable[[list[np.ndarray]], np.ndarray]
     # The only index of their first axis that it fills; None for all.
     at: int | None = None
+    # Whether a matrix is (inputs, outputs).
+    inputs_first: bool = False
 
     def arrays(self):
         given = [v if self.at is None else v[self.at] for v in self.variables]
@@ -207,7 +209,7 @@ def transposed(name, owner, what):
     """The same with a matrix in the layout (inputs, outputs)."""
     weight, *bias = _entries(name, owner, what)
     split, join = (lambda x: weight.split(x.T)), (lambda arrays: weight.join(arrays).T)
-    return [weight._replace(split=split, join=join), *bias]
+    return [weight._replace(split=split, join=join, inputs_first=True), *bias]
 
 
 @layout

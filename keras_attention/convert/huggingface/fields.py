@@ -225,7 +225,7 @@ of a tokenizer, or of what else prepares inputs:
     prefix tokenizer_class tokenizer_name processor_class model_max_length
 of training, and of heads for tasks that are not read:
     initializer_range initializer_factor init_std init_method finetuning_task
-    task_specific_params problem_type id2label label2id num_labels _num_labels tf_legacy_loss
+    task_specific_params problem_type label2id _num_labels tf_legacy_loss
     neftune_noise_alpha apply_spec_augment attention_softmax_in_fp32 aux_loss_alpha
     bias_dropout_fusion drop_path_rate ep_size generator_size initializer_cutoff_factor
     kobart_version layerscale_value mask_feature_length mask_feature_min_masks mask_feature_prob
@@ -241,6 +241,9 @@ a rate of dropout, which is 0 in use:
     decoder_layerdrop
 """
     ),
+    # Of classifiers.
+    "num_labels": count(None),
+    "id2label": read(None, dict | None),
     **fixed(is_decoder=False, add_cross_attention=False),
     **off("cross_attention_hidden_size tie_encoder_decoder"),
 }
@@ -254,5 +257,3 @@ of a head that is not read:
     summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout
     summary_last_dropout
 """)
-# Fields of classifiers.
-LABELS = {"num_labels": count(None), "id2label": read(None, dict | None)}

@@ -37,6 +37,8 @@ def language_model(
     table = f"{tokens}.weight"
     usual = {table: "embeddings.tokens.table", layers: entries.blocks(tensors), norm: "final_norm"}
     options = {"causal": True, "residual": "pre", **options}
+    # Names of the class that Llama shares with most, and of others.
+    of_tokens = "token_score" if prefix == "model." else "token_classifier"
 
     def make(config):
         made, parts = blocks(config, lambda n: {**options, **block(config, n)}), further(config)
@@ -44,7 +46,7 @@ def language_model(
             made,
             embeddings(config, **parts.get("embeddings", {})),
             parts["final_norm"] if "final_norm" in parts else _final_norm(made[-1]),
-            _language_logits(config, **parts.get("logits", {})),
+            _language_logits(config, of_tokens, **parts.get("logits", {})),
         )
 
     return Architecture(
@@ -220,10 +222,15 @@ def _window(size):
 # After blocks
 
 
-def _language_logits(config, **options):
-    """The logits of a causal language model; None for a model without them."""
+def _language_logits(config, of_tokens, **options):
+    """The logits of a causal language model or of labels, or None; those of tokens by this name."""
     name = config.architecture or "Model"
-    if "LM" in name or "Generation" in name:
+    if name.endswith("ForSequenceClassification"):
+        labels = {"name": "score", "use_bias": False, "pooling": "last"}
+        return classifier(config, **{**options, **labels})
+    if name.endswith("ForTokenClassification"):
+        return classifier(config, **{**options, "name": of_tokens, "use_bias": True})
+    if name.endswith(("ForCausalLM", "LMHeadModel", "Generation")):
         scale, cap = (config.get(x) for x in ("logit_scale", "final_logit_softcapping"))
         options = {"scale": scale or 1.0, "soft_cap": cap, "name": "logits", **options}
         return Logits(config["vocab_size"], config["tie_word_embeddings"], **options)
@@ -255,14 +262,26 @@ def masked_logits(config, activation, norm, size, name="transform", dense_bias=T
     return Logits(config["vocab_size"], transform=transform, name="logits", **options)
 
 
-def classes(config, activation, count=None):
+def classes(config, activation, count=None, pooling="first"):
     """The logits of `count` labels, or those of the configuration, after a dense layer."""
     dense = keras.layers.Dense(config["hidden_size"], activations.get(activation), name="dense")
-    return classifier(config, count, transform=dense)
+    return classifier(config, count, transform=dense, pooling=pooling)
 
 
 def classifier(config, count=None, **options):
     """The logits of labels."""
     # Where a file has both, the number wins.
     count = count or config["num_labels"] or len(config["id2label"] or ("no", "yes"))
-    return Logits(count, tied=False, use_bias=True, name="classifier", **options)
+    options = {"use_bias": True, "name": "classifier", **options}
+    return Logits(count, tied=False, **options)
+
+
+def token_classifier(config, **options):
+    """The logits of labels of each token, of a class with this end; None for other classes."""
+    name = config.architecture or ""
+    if name.endswith("ForTokenClassification"):
+        return classifier(config, name="token_classifier", **options)
+    if name.endswith("ForQuestionAnswering"):
+        # Of a token as the first and as the last of the answer.
+        return classifier(config, 2, name="answers", **options)
+    return None

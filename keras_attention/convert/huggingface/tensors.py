@@ -5,6 +5,7 @@ import json
 import math
 import mmap
 import pathlib
+import re
 from typing import Any
 
 import ml_dtypes
@@ -23,6 +24,27 @@ ALIGNMENT = 64
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": ml_dtypes.bfloat16}
 
 
+# What to do with files in other formats.
+_OTHERS = {
+    r".*\.gguf": "which `transformers` converts: `from_pretrained(folder, gguf_file=…, "
+    "quantization_config=GgufConfig(dequantize=True))` and `save_pretrained`",
+    r"consolidated.*": "the layout of Meta and Mistral: download `model….safetensors`, or run "
+    "`convert_llama_weights_to_hf.py` or `convert_mistral_weights_to_hf.py` of `transformers`",
+    r".*\.(bin|pth?|ckpt)": "which are pickles: opening one may run any code. Where you trust it, "
+    "`from_pretrained` and `save_pretrained` of `transformers`, or of `peft`, write safetensors",
+    r"adapter_config.json": "an adapter: read the model it is of, and `load_adapter` onto that",
+}
+
+
+def other_formats(folder):
+    """What to do with files of a folder that are in another format, as the end of a message."""
+    names = sorted(x.name for x in pathlib.Path(folder).glob("*"))
+    for pattern, advice in _OTHERS.items():
+        if found := [name for name in names if re.fullmatch(pattern, name)]:
+            return f", and {found}, {advice}"
+    return ""
+
+
 class Checkpoint:
     """The tensors of a folder, read one at a time."""
 
@@ -34,16 +56,11 @@ class Checkpoint:
         files = indexed(index) if several else [SINGLE]
         missing = [name for name in files if not (folder / name).is_file()]
         if missing:
-            pickles = sorted(x.name for x in folder.glob("*.bin"))
-            hint = (
-                f", and {pickles}, which are pickles: opening one may run any code. Save the "
-                "model with `safe_serialization=True`"
-            )
             raise ValueError(
                 f"`{folder}` must have its weights in `{missing[0]}`. Received: no such file"
-                f"{hint if pickles else ''}"
+                f"{other_formats(folder)}"
             )
-        self._files = [_File(folder / name) for name in files]
+        self._files = [File(folder / name) for name in files]
         self._places = {_present(x): (file, x) for file in self._files for x in file.tensors}
         self.names = set(self._places)
 
@@ -87,7 +104,7 @@ def indexed(index):
     return sorted(files)
 
 
-class _File:
+class File:
     """The tensors of a file, as arrays in its pages: none takes memory of its own."""
 
     def __init__(self, path):

@@ -41,8 +41,8 @@ def write(folder, entries, values):
     names = [name for name in ("dtype", "torch_dtype") if name in values] or ["dtype"]
     values = {**values, **dict.fromkeys(names, dtype)}
     text = json.dumps(values, indent=2, sort_keys=True)
-    _replace(folder / tensors.SINGLE, lambda path: save_file(arrays, path, {"format": "pt"}))
-    _replace(folder / "config.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+    replace(folder / tensors.SINGLE, lambda path: save_file(arrays, path, {"format": "pt"}))
+    replace(folder / "config.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
     for path in former - {folder / tensors.SINGLE}:
         path.unlink(missing_ok=True)
 
@@ -52,13 +52,13 @@ def check_no_adapter(folder):
     path = pathlib.Path(folder) / ADAPTER
     if path.exists():
         raise ValueError(
-            f"`folder` must have no `{ADAPTER}`: its adapter, which `transformers` adds to the "
-            "weights, is not supported. Merge it into them with `peft`'s `merge_and_unload`, or "
-            f"move it elsewhere. Received: {path}"
+            f"`folder` must have no `{ADAPTER}`, whose adapter `transformers` adds to the weights "
+            "it was made for. Move it elsewhere: `convert.load_adapter(model, elsewhere)` reads it "
+            f"onto the model. Received: {path}"
         )
 
 
-def _replace(path, write):
+def replace(path, write):
     """Lets `write` make a file beside a path, which it then takes."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:

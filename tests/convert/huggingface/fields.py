@@ -146,10 +146,7 @@ class Family:
         return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
     def outputs_of_ours(self, values):
-        """The same of ours; of a classifier, those of the first token."""
-        found = numpy(self.ours(values)(self.inputs))
-        name = self.cls.__name__
-        return found[:, 0] if "Classification" in name else found
+        return numpy(self.ours(values)(self.inputs))
 
     def check(self, values):
         """What is wrong with a configuration: a text, or None. It may be refused by both."""

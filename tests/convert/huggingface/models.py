@@ -194,6 +194,7 @@ VARIANTS: dict = {
     # Two groups of layers for three: the first is used twice.
     "albert, groups": {"num_hidden_layers": 3},
     "modernbert, biases": {"norm_bias": True},
+    "ModernBertForSequenceClassification, mean": {"classifier_pooling": "mean"},
     # A row for each distance, and none of positions or token types.
     "deberta-v2, version 3": dict(legacy=False, type_vocab_size=0, position_biased_input=False),
     "deberta-v2, plain": dict(position_buckets=-1, max_relative_positions=4, norm_rel_ebd="none"),
@@ -210,12 +211,15 @@ CLASSES = [
     *("LongformerModel", "AlbertModel", "ModernBertModel", "DebertaV2Model", "ElectraModel"),
     *("DistilBertModel", "BertForPreTraining", "ElectraForPreTraining", "ViTModel", "SwinModel"),
     *("DeiTForImageClassification", "CLIPVisionModelWithProjection", "CLIPTextModelWithProjection"),
-    *("T5Model", "T5EncoderModel", "BartModel", "WhisperModel"),
+    *("T5Model", "T5EncoderModel", "BartModel", "WhisperModel", "SmolLM3Model"),
     *(
         f"{name}ForSequenceClassification"
         for name in ("Bert", "Roberta", "DistilBert", "DebertaV2")
     ),
     *(f"{name}ForSequenceClassification" for name in ("Electra", "MPNet", "Longformer")),
+    *(f"{name}ForSequenceClassification" for name in ("Albert", "ModernBert", "GPT2", "Llama")),
+    *(f"{name}ForTokenClassification" for name in ("Bert", "Roberta", "ModernBert", "GPT2")),
+    *("OPTForSequenceClassification", "Qwen2ForTokenClassification", "ElectraForQuestionAnswering"),
 ]
 CASES = [*FAMILIES, *VARIANTS, *CLASSES]
 PAIRS = ("t5", "mt5", "bart", "mbart", "marian", "pegasus", "whisper")
@@ -228,8 +232,8 @@ def case(name):
     kind, changed = name.split(",")[0], VARIANTS.get(name, {})
     cls = getattr(transformers, FAMILIES[kind][0] if kind in FAMILIES else kind)
     fields = FAMILIES[cls.config_class.model_type][1]
-    if name.endswith("Classification"):
-        changed = {"num_labels": 3}
+    if "Classification" in name:
+        changed = {**changed, "num_labels": 3}
     # Caches of T5 have as many layers as its encoder there.
     more = {"num_layers": 3, **dict.fromkeys(("max_position_embeddings", "n_positions"), 220)}
     more = {**more, "max_target_positions": 220}
@@ -325,7 +329,10 @@ def states_and_logits(model, given):
         return None, found.text_embeds if "Text" in name else found.image_embeds
     if "last_hidden_state" in found:
         return found.last_hidden_state, None
-    logits = found.prediction_logits if "prediction_logits" in found else found.logits
+    if "start_logits" in found:
+        logits = torch.stack([found.start_logits, found.end_logits], dim=-1)
+    else:
+        logits = found.prediction_logits if "prediction_logits" in found else found.logits
     logits = logits[..., None] if name == "ElectraForPreTraining" else logits
     if model.config.is_encoder_decoder:
         return call(model, **given, output_hidden_states=True).decoder_hidden_states[-1], logits

@@ -13,6 +13,7 @@ import pytest
 from keras_attention import convert
 from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
+from keras_attention.convert.huggingface.config import Config
 from tests.convert.huggingface import models
 from tests.convert.huggingface.models import (
     IDS,
@@ -21,6 +22,7 @@ from tests.convert.huggingface.models import (
     numpy,
     torch,
     transformers,
+    without,
 )
 
 
@@ -115,8 +117,10 @@ def test_stacks_without_a_head(name, made, tmp_path):
     """In files of models with a head, which may be put on by hand: docs/fine_tuning.md."""
     base = made(name).theirs.base_model
     expected = theirs(base).last_hidden_state
+    found = [convert.from_huggingface(made(name).path, head=False)]
     for classes in (None, [], [type(base).__name__]):
-        model = made(name).copied(tmp_path / str(classes), architectures=classes).ours
+        found.append(made(name).copied(tmp_path / str(classes), architectures=classes).ours)
+    for model in found:
         assert model.logits is None
         assert models.difference(model(IDS), expected) <= TOLERANCE
     convert.to_huggingface(model, tmp_path / "ours")
@@ -125,6 +129,51 @@ def test_stacks_without_a_head(name, made, tmp_path):
     loaded = type(base).from_pretrained(tmp_path / "ours", dtype=torch.float32).eval()
     assert models.difference(theirs(loaded).last_hidden_state, expected) <= TOLERANCE
     same(convert.from_huggingface(tmp_path / "ours"), model)
+
+
+ENDS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("kind", models.FAMILIES)
+def test_heads_have_the_tensors_of_theirs(kind):
+    """Of each class that `transformers` has for a family of texts, or it is refused."""
+    name, given = models.FAMILIES[kind]
+    architecture, base = ARCHITECTURES[kind], re.sub(r"For[A-Z]\w+$|Model$|LMHead\w+$", "", name)
+    for end in ENDS:
+        found = (getattr(transformers, f"{base}{x}For{end}", None) for x in ("", "Text"))
+        cls = next((x for x in found if x and x.config_class.model_type == kind), None)
+        if cls is None or kind in models.PAIRS:
+            continue
+        with torch.device("meta"):
+            theirs = {k: v.shape for k, v in cls(cls.config_class(**given)).state_dict().items()}
+        values = {**cls.config_class(**given).to_dict(), "architectures": [cls.__name__]}
+        values |= {"model_type": kind, "dtype": None}
+        config = Config(values, architecture.fields)
+        try:
+            model = architecture.model(config, None)
+        except ValueError as error:
+            # Answers of a decoder, and of Longformer and ModernBERT.
+            assert end == "QuestionAnswering" and "no other head" in str(error)
+            continue
+        model.build(architecture.input_shape(config))
+        ours = {x.name: x.shape() for x in architecture.entries(model, architecture.prefix)}
+        heads = {x for x in theirs if not x.startswith(architecture.prefix)}
+        assert heads == {x for x in ours if not x.startswith(architecture.prefix)}, cls
+        assert all(ours[x] == tuple(theirs[x]) for x in heads), cls
+
+
+def test_labels_of_a_classifier(folder, tmp_path):
+    """Their names are in the model's fields, its file, and the folder written back."""
+    cls, fields = case("BertForTokenClassification")
+    labels = {0: "O", 1: "B-PER", 2: "I-PER"}
+    fields = {**without("num_labels", fields), "id2label": labels}
+    new = folder(cls, **fields)
+    model = models.through_a_file(new.ours, tmp_path)
+    found = model.metadata["huggingface"]["id2label"]
+    assert {int(n): label for n, label in found.items()} == labels
+    convert.to_huggingface(model, tmp_path / "back")
+    assert cls.from_pretrained(tmp_path / "back").config.id2label == labels
 
 
 # What published folders have beside the tensors of a model

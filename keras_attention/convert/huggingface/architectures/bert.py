@@ -1,8 +1,8 @@
 """BERT, RoBERTa, XLM-RoBERTa, CamemBERT and ModernBERT, and what makes encoders like them.
 
-Each has its hidden states, the logits of its masked language model, or those of its classifier,
-which applies to every token: the first has the logits of the text. Elsewhere the pooler, and the
-prediction of the next sentence, are left out: no output depends on them.
+Each has its hidden states, the logits of its masked language model, or those of a classifier of
+texts, of tokens or of the ends of answers. Elsewhere the pooler, and the prediction of the next
+sentence, are left out: no output depends on them.
 """
 
 import functools
@@ -25,7 +25,6 @@ ENCODER = (
 )
 _BERT = (
     ENCODER
-    | fields.LABELS
     | fields.defaults(type_vocab_size=2)
     # Of the pooler of the first files.
     | fields.ignored("not read", "directionality pooler_type pooler_fc_size pooler_size_per_head")
@@ -38,6 +37,8 @@ MASKED = "cls.predictions. transform.dense transform.LayerNorm bias decoder"
 # Those of RoBERTa, and of both layers of its classifier.
 HEADS_ROBERTA = ("lm_head. dense layer_norm bias decoder", "classifier. dense out_proj")
 POOLER = {r"pooler\..*": "of another task"}
+# Ends of classes with a head that nearly all have.
+ENDS = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
 
 
 def like_bert(
@@ -50,7 +51,7 @@ def like_bert(
     pooled="tanh",
     *,
     parts=lambda config: {},
-    heads=("ForMaskedLM", "ForSequenceClassification"),
+    heads=("ForQuestionAnswering",),
     head=None,
     first=0,
     layers="encoder.layer",
@@ -63,8 +64,8 @@ def like_bert(
     `tensors` is the table of a block, or a function for all blocks; `others` has further ones.
     `masked` is as `MASKED`, and `classes` has both layers of a classifier; `head`, a function of a
     model, replaces both. `hidden` is the activation before the logits of tokens, or the field that
-    has it, `pooled` that before those of a classifier. `heads` are ends of classes with a head,
-    `first` is the row of the first position, and `layers` the name of the blocks.
+    has it, `pooled` that before those of a classifier. `heads` are ends of classes with a head
+    beside `ENDS`, `first` is the row of the first position, and `layers` the name of the blocks.
 
     `parts` is from a `Config` to what is not as in BERT: options of embeddings; "logits"; "head",
     the name of what is before the logits of tokens; and "blocks", a list, or further options of
@@ -72,13 +73,14 @@ def like_bert(
     """
 
     def make(config):
-        has_head = stacks.has_head(config, name, heads)
+        has_head = stacks.has_head(config, name, (*ENDS, *heads))
         given, epsilon = parts(config), stacks.epsilon(config) or 1e-12
         blocks = own = given.pop("blocks", lambda n: {})
         if callable(own):
             blocks = stacks.blocks(config, lambda n: {"layer_norm_epsilon": epsilon, **own(n)})
         transform, logits = given.pop("head", "transform"), given.pop("logits", None)
         size, dim = config.get("embedding_size") or config["hidden_size"], config["hidden_size"]
+        logits = logits or stacks.token_classifier(config)
         if logits is None and has_head:
             if config.architecture.endswith("ForSequenceClassification"):
                 logits = stacks.classes(config, config.get(pooled) or pooled)
@@ -112,6 +114,8 @@ def like_bert(
         head=head or table | class_names(classes),
         unread=unread,
         same=same,
+        # Files of this package before 0.3 have the logits of a text at each token.
+        unsaid=("pooling",),
     )
 
 
@@ -152,7 +156,7 @@ _MODERN = (
     | fields.defaults(classifier_activation="gelu", classifier_bias=False)
     | fields.fixed(tie_word_embeddings=True)
     | fields.off("causal_mask is_causal")
-    | fields.ignored("of a classifier, which is not read", "classifier_pooling")
+    | fields.fixed(classifier_pooling=("cls", "mean"))
     | fields.ignored("how it is computed", "deterministic_flash_attn reference_compile")
     | fields.ignored("not read: `norm_eps` is", "layer_norm_eps")
     | fields.ignored("not read: positions are rotary", "position_embedding_type")
@@ -172,7 +176,7 @@ def _modernbert(config):
         given = {"norm": norms, "pattern": near, "position": positions[types[n]]}
         return {**given, "gated": True, "residual": "pre"}
 
-    if stacks.has_head(config, "ModernBert", ["ForMaskedLM"]):
+    if stacks.has_head(config, "ModernBert", ENDS):
         logits = stacks.masked_logits(
             config,
             config["classifier_activation"],
@@ -181,6 +185,15 @@ def _modernbert(config):
             dense_bias=config["classifier_bias"],
             use_bias=config["decoder_bias"],
         )
+        if config.architecture.endswith("Classification"):
+            # Each token has the same head as a text, of the first token or of the mean.
+            pooling = {"cls": "first"}.get(config["classifier_pooling"], "mean")
+            options = (
+                {"name": "token_classifier"}
+                if "Token" in config.architecture
+                else {"pooling": pooling}
+            )
+            logits = stacks.classifier(config, transform=logits.transform, **options)
     blocks, embeddings = stacks.blocks(config, block), stacks.embeddings(config, norm=norm())
     return Encoder(blocks, embeddings, norm("final_norm"), logits)
 
@@ -202,7 +215,7 @@ ARCHITECTURES = {
         _BERT,
         block_names(),
         classes="bert.pooler.dense classifier",
-        heads=("ForMaskedLM", "ForPreTraining", "ForSequenceClassification"),
+        heads=("ForPreTraining", "ForQuestionAnswering"),
         unread={**POOLER, r"cls\.seq_relationship\..*": "of another task"},
     ),
     # Positions count from the row after that of padding, and are those of real tokens by the mask.
@@ -221,7 +234,7 @@ ARCHITECTURES = {
             "final_norm": "final_norm",
         },
         prefix="model.",
-        head=_MODERN_HEAD,
+        head=_MODERN_HEAD | {"classifier": "logits.dense"},
         same=_SAME,
     ),
 }

@@ -30,7 +30,9 @@ def _longformer(config):
 def _electra(config):
     """Its discriminator has a logit for each token."""
     discriminator = config.architecture == "ElectraForPreTraining"
-    return {"logits": stacks.classes(config, config["hidden_act"], 1) if discriminator else None}
+    return {
+        "logits": stacks.classes(config, config["hidden_act"], 1, None) if discriminator else None
+    }
 
 
 _GENERATOR = "predictions.dense predictions.LayerNorm lm_head.bias lm_head"
@@ -108,7 +110,7 @@ def _deberta(config):
 
 def _deberta_head(model):
     """The names of the head: those of the masked language model depend on `legacy`."""
-    own = model.logits is not None and model.logits.transform.name == "lm_head"
+    own = getattr(getattr(model.logits, "transform", None), "name", None) == "lm_head"
     names = "lm_predictions.lm_head. dense LayerNorm bias decoder" if own else bert.MASKED
     return {**bert.masked_names(names)[0], **bert.class_names("pooler.dense classifier")}
 
@@ -129,12 +131,13 @@ ARCHITECTURES = {
         *bert.HEADS_ROBERTA,
         hidden="gelu",
         parts=_longformer,
+        # Its class for answers lets the tokens of the question be global.
+        heads=(),
         first=2,
     ),
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
         fields.COMMON
-        | fields.LABELS
         | fields.renamed(
             hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
         )
@@ -156,7 +159,6 @@ ARCHITECTURES = {
     "electra": bert.like_bert(
         "electra. Electra",
         bert.ENCODER
-        | fields.LABELS
         | fields.needs("embedding_size")
         | fields.defaults(type_vocab_size=2)
         | fields.SUMMARY,
@@ -165,14 +167,14 @@ ARCHITECTURES = {
         hidden="gelu",
         pooled="gelu",
         parts=_electra,
-        heads=("ForPreTraining", "ForMaskedLM", "ForSequenceClassification"),
+        heads=("ForPreTraining", "ForQuestionAnswering"),
         head=_electra_head,
         others={"embeddings_project": "embeddings.projection"},
     ),
     "mpnet": bert.like_bert(
         "mpnet. MPNet",
         # Another number changes only the size of the table, not which rows are read.
-        bert.ENCODER | fields.LABELS | fields.fixed(relative_attention_num_buckets=32),
+        bert.ENCODER | fields.fixed(relative_attention_num_buckets=32),
         entries.block(
             "attention.LayerNorm output.LayerNorm",
             "attention.attn. q k v o",
@@ -196,7 +198,8 @@ ARCHITECTURES = {
         ),
         _albert_blocks,
         "predictions. dense LayerNorm bias decoder",
-        heads=("ForMaskedLM", "ForPreTraining"),
+        "albert.pooler classifier",
+        heads=("ForPreTraining", "ForQuestionAnswering"),
         parts=_albert,
         layers="encoder.albert_layer_groups",
         others={"encoder.embedding_hidden_mapping_in": "embeddings.projection"},
@@ -206,7 +209,6 @@ ARCHITECTURES = {
     "deberta-v2": bert.like_bert(
         "deberta. DebertaV2",
         bert.ENCODER
-        | fields.LABELS
         | fields.defaults(type_vocab_size=fields.read(0, least=0), pooler_hidden_act="gelu")
         | fields.defaults(layer_norm_eps=1e-7, position_biased_input=True, legacy=True)
         | fields.defaults(pooler_hidden_size=fields.count(None))

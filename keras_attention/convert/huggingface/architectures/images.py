@@ -1,9 +1,9 @@
 """ViT, DeiT, DINOv2, Swin and CLIP: patches of images, which have their colors last.
 
-The first token is the class token; DeiT has one of distillation after it. A classifier applies to
-every token: the first has the logits of the image. The pooler is left out. Refused are a model
-whose logits are the mean of two classifiers, and the classifiers of DINOv2, which apply to the mean
-of the patches too, as is the gated network of its largest model. Images have any size.
+The first token is the class token, to which a classifier applies; DeiT has one of distillation
+after it. The pooler is left out. Refused are a model whose logits are the mean of two classifiers,
+and the classifiers of DINOv2, which apply to the mean of the patches too, as is the gated network
+of its largest model. Images have any size.
 """
 
 import keras
@@ -32,7 +32,6 @@ _FEATURE_MAPS = fields.ignored(
 _VIT = (
     IMAGES
     | fields.SIZES
-    | fields.LABELS
     | fields.defaults(patch_size=fields.read(16, int | list), layer_norm_eps=1e-12)
     | fields.ignored(
         "of a pooler and a decoder, which are not read",
@@ -100,7 +99,9 @@ def _like_vit(
 
     def make(config):
         further, norm = options(config), stacks.norm(config, "final_norm")
-        logits = stacks.classifier(config) if stacks.has_head(config, name, heads) else None
+        logits = None
+        if stacks.has_head(config, name, heads):
+            logits = stacks.classifier(config, pooling="first")
         blocks = stacks.blocks(config, lambda n: further)
         return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
@@ -121,6 +122,8 @@ def _like_vit(
         prefix=prefix,
         head={"classifier": "logits.dense"},
         input_shape=input_shape,
+        # Files of this package before 0.3 have the logits of an image at each token.
+        unsaid=("pooling",),
         **given,
     )
 
@@ -144,7 +147,6 @@ _TWO_TOKENS = ("cls_token", "distillation_token")
 
 _SWIN = (
     IMAGES
-    | fields.LABELS
     | fields.defaults(patch_size=fields.read(4, int | list), embed_dim=96, window_size=7)
     | fields.defaults(depths=fields.read((2, 2, 6, 2), list), mlp_ratio=4.0, layer_norm_eps=1e-5)
     | fields.defaults(num_heads=fields.read((3, 6, 12, 24), list), use_absolute_embeddings=False)
@@ -158,8 +160,7 @@ _SWIN = (
 def _swin(config):
     logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
     if stacks.has_head(config, "Swin", ["ForImageClassification"]):
-        mean = keras.layers.GlobalAveragePooling1D(keepdims=True, name="mean")
-        logits = stacks.classifier(config, transform=mean)
+        logits = stacks.classifier(config, pooling="mean")
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
     # At least one cell, where images are as small as a patch.
@@ -210,8 +211,10 @@ _SWIN_BLOCK = {
 
 def _unsaid(model):
     """The options that Swin models of 0.2.0 have otherwise, whose windows are of one grid."""
-    is_of_any_size = isinstance(model.blocks[0].attention, WindowAttention)
-    return () if is_of_any_size else ("tokens", "positions", "attention", "pattern", "position")
+    if isinstance(model.blocks[0].attention, WindowAttention):
+        return ()
+    # They have the mean as a layer, too.
+    return "tokens", "positions", "attention", "pattern", "position", "pooling", "transform"
 
 
 def _layers(model):
