@@ -261,7 +261,7 @@ class Stack(saving.ConfigurableModel, saved=False):
 
     def compute_output_shape(self, inputs_shape, context_shape=None):
         shape = inputs_shape
-        for layer in (self.embeddings, self.logits):
+        for layer in (self.embeddings, self.final_norm, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.blocks.norms import HeadNorm, RMSNorm
 
 ROLES = ("query", "key", "value", "output")
 # The projections of an attention that are often one tensor.
@@ -67,7 +67,12 @@ def _entries(name, owner, what):
     found = part(owner, what)
     if found is None or isinstance(found, keras.Sequential):
         return []
-    if isinstance(found, RMSNorm):
+    if isinstance(found, HeadNorm) and found.together:
+        flat = Entry(
+            f"{name}.weight", (found.scale,), lambda x: [x], lambda arrays: arrays[0].ravel()
+        )
+        return [flat]
+    if isinstance(found, (HeadNorm, RMSNorm)):
         return [_plain(f"{name}.weight", found.scale)]
     if isinstance(found, keras.layers.LayerNormalization):
         bias = [_plain(f"{name}.bias", found.beta)] if found.center else []
@@ -222,6 +227,15 @@ def experts(name, owner, names):
 
 
 # Parts of a model
+
+
+@layout
+def of_heads(name, owner, path):
+    """A vector of each head, `NAME.N.weight`; none if there is no such part."""
+    found = part(owner, path)
+    count = 0 if found is None else found.scale.shape[0]
+    made = [_plain(f"{name}.{n}.weight", found.scale) for n in range(count)]
+    return [entry._replace(at=n) for n, entry in enumerate(made)]
 
 
 @layout

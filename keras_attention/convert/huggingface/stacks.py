@@ -9,7 +9,7 @@ from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
-from keras_attention.models import Decoder, Embeddings, Logits
+from keras_attention.models import Decoder, Embeddings, Encoder, Logits
 
 
 def language_model(
@@ -24,7 +24,9 @@ def language_model(
     unread=(),
     **options,
 ):
-    """The `Architecture` of a `Decoder`, whose logits may be tied.
+    """The `Architecture` of a `Decoder`, or an `Encoder` of blocks that are not causal.
+
+    Its logits may be tied.
 
     `names` are those of the prefix, the table of tokens, the blocks and the last norm; `tensors`
     and `others` are the tables of a block, and of what `names` does not have. `block` is from a
@@ -40,7 +42,7 @@ def language_model(
 
     def make(config):
         made, parts = blocks(config, lambda n: {**options, **block(config, n)}), further(config)
-        return Decoder(
+        return (Decoder if made[0].causal else Encoder)(
             made,
             embeddings(config, **parts.get("embeddings", {})),
             parts["final_norm"] if "final_norm" in parts else _final_norm(made[-1]),
@@ -159,8 +161,11 @@ def first(config, names):
 
 
 def _first_norm(norm):
-    """The norm before attention, of the `norm` of a block."""
-    return norm.get("attention", "layer") if isinstance(norm, dict) else norm
+    """The first norm of a block by its `norm`: before attention or, if there is none, after it."""
+    if not isinstance(norm, dict):
+        return norm
+    before = norm.get("attention", "layer")
+    return norm.get("attention_output", "layer") if before is None else before
 
 
 def _use_bias(config):

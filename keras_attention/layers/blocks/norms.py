@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor
 from keras_attention.sequences import inputs, masks, shapes
 
+NamedNorm = Literal["layer", "rms"]
+NAMES = get_args(NamedNorm)
+
 
 class Scaling(saving.ConfigurableLayer, saved=False):
-    """The base of both: features are multiplied by learned factors, which start at a number."""
+    """The base of all: features are multiplied by learned factors, which start at a number."""
 
-    _start: float
+    _start = 1.0
+    # How many of the last axes the factors have.
+    _axes = 1
 
     def build(self, x_shape):
         start = keras.initializers.Constant(self._start)
-        self.scale = self.add_weight((x_shape[-1],), start, name="scale")
+        self.scale = self.add_weight(tuple(x_shape[-self._axes :]), start, name="scale")
 
     def _cleared(self, x):
         """`x` as floats without padding: the gradient of the factors sums over all rows."""
@@ -72,7 +78,7 @@ class RMSNorm(Scaling):
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
-            scale = keras.ops.cast(self.scale.value, wide) + self.offset
+            scale = ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
 
@@ -106,6 +112,70 @@ class LayerScale(Scaling):
         return self._cleared(x) * self.scale
 
 
+class HeadNorm(Scaling):
+    r"""A norm of heads, with a factor for each feature of each head.
+
+    `norm(x) · w` with w (H, K), in float32 (float64 for float64), where x is one head of K features
+    or, `together`, all of them, and the norm is
+
+        "rms"      x / √(mean(x²) + ε)
+        "layer"    (x − mean(x)) / √(var(x) + ε)
+
+    It is a `qk_norm`: "rms" `together` in OLMo 2, "layer" by head in Command R+ and StableLM 2.
+
+    Args:
+        norm: "rms" or "layer", as above.
+        together: whether the numbers of all heads have one mean, instead of those of each.
+        epsilon: added to the mean square or the variance.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments:
+        x: heads (..., H, K).
+
+    Returns:
+        The same shape, carrying the mask of `x`.
+
+    Raises:
+        ValueError: an argument is not as described.
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> norm = keras_attention.HeadNorm("rms", together=True)
+    >>> layer = keras_attention.MultiHeadAttention(2, 8, qk_norm=norm)
+    >>> layer(keras.random.normal((2, 5, 16))).shape, layer.query_norm.scale.shape
+    ((2, 5, 16), (2, 8))
+    """
+
+    _axes = 2
+
+    def __init__(
+        self,
+        norm: NamedNorm = "rms",
+        together: bool = False,
+        epsilon: float = 1e-6,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.norm = shapes.check_choice("norm", norm, NAMES)
+        self.together = shapes.check_flag("together", together)
+        self.epsilon = shapes.check_positive("epsilon", epsilon)
+
+    def call(self, x: Tensor) -> Tensor:
+        x, (heads, size) = self._cleared(x), self.scale.shape
+        # The factors, too, are applied before the result is rounded to the compute dtype.
+        wide, count = shapes.accumulation_dtype(x), heads * size if self.together else size
+        shape = ops.shape(x)
+        parts = ops.cast(x, wide)
+        parts = ops.reshape(parts, (*shape[:-2], count)) if self.together else parts
+        if self.norm == "rms":
+            found = backend.rms_normalization(parts, ops.ones((count,), wide), self.epsilon)
+        else:
+            found = backend.layer_normalization(parts, count, None, None, self.epsilon)
+        found = ops.reshape(found, shape) * ops.cast(self.scale, wide)
+        return ops.cast(found, self.compute_dtype)
+
+
 def check(name, given, names):
     """`given`, one of `names`, or a Keras layer, maybe as its saved configuration."""
     if isinstance(given, dict) and "class_name" in given:
@@ -128,7 +198,7 @@ class _LayerNorm(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         found = backend.layer_normalization(inputs, self._size, self.gamma, self.beta, self.epsilon)
-        return keras.ops.cast(found, self.compute_dtype)
+        return ops.cast(found, self.compute_dtype)
 
 
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):
@@ -150,8 +220,6 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
     return norm
 
 
-NamedNorm = Literal["layer", "rms"]
-NAMES = get_args(NamedNorm)
 Norm: TypeAlias = NamedNorm | keras.layers.Layer | dict[str, Any]
 
 # The branches of a block, with the beginning of the names of their parts, which are 0.1.0's.

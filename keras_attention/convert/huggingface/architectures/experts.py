@@ -1,4 +1,7 @@
-"""Decoders with experts, beside Llama's parts: Mixtral, Qwen3-MoE, gpt-oss and DeepSeek-V3."""
+"""Decoders with experts, beside Llama's parts.
+
+They are Mixtral, OLMoE, Qwen2-MoE and Qwen3-MoE, gpt-oss and DeepSeek-V3.
+"""
 
 import numpy as np
 
@@ -16,16 +19,40 @@ _GATED = "gate_proj up_proj down_proj"
 def mixture(config, **options):
     """The options of a block of gated experts, by the fields of how many and how large they are."""
     options = {"activation": config["hidden_act"], "use_bias": False, "gated": True, **options}
-    names = "num_local_experts", "num_experts_per_tok", "moe_intermediate_size intermediate_size"
+    names = (
+        "num_local_experts num_experts",
+        "num_experts_per_tok",
+        "moe_intermediate_size intermediate_size",
+    )
     layer = MixtureOfExperts(*(stacks.first(config, x) for x in names), name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
 
-def _qwen3(config, n):
-    options = llamas.qk_normed(config, n)
+def _qwen3(config, n, **options):
+    """Some layers have one network in the place of experts, which have further `options`."""
     if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
-        return options
-    return {**options, **mixture(config, normalize_weights=config["norm_topk_prob"])}
+        return {}
+    return mixture(config, normalize_weights=config["norm_topk_prob"], **options)
+
+
+def _qwen2(config, n):
+    shared = config["shared_expert_intermediate_size"]
+    near, first = config["use_sliding_window"], config["max_window_layers"]
+    size = config["sliding_window"] if near else None
+    pattern = stacks.window_by_type(config, n, size, lambda n: near and n < first and not n % 2)
+    options = _qwen3(config, n, shared_dim=shared, use_shared_gate=True)
+    return {**options, "use_bias": "qkv" if config["qkv_bias"] else False, "pattern": pattern}
+
+
+_QWEN = (
+    llamas.stack(32768)
+    | _EXPERTS
+    | llamas.WINDOWS
+    | fields.defaults(decoder_sparse_step=1, norm_topk_prob=False)
+    | fields.defaults(mlp_only_layers=fields.read(None, list | None))
+    | fields.off("mlp_bias")
+)
+_OF_EACH = {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)}
 
 
 # gpt-oss has sinks, and windows in every other layer
@@ -143,19 +170,44 @@ ARCHITECTURES = {
         },
     ),
     "qwen3_moe": llamas.llama(
-        llamas.stack(32768, num_key_value_heads=4, moe_intermediate_size=768, num_experts=128)
-        | _EXPERTS
-        | llamas.WINDOWS
-        | fields.defaults(num_experts_per_tok=8, norm_topk_prob=False, decoder_sparse_step=1)
+        _QWEN
+        | fields.nullable(num_key_value_heads=4)
+        | fields.defaults(moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8)
         | fields.defaults(num_local_experts=fields.same_as("num_experts"))
-        | fields.defaults(mlp_only_layers=fields.read(None, list | None))
         | fields.fixed(attention_bias=False)
-        | fields.off("mlp_bias")
         | fields.ignored("not read", "max_window_layers"),
-        _qwen3,
+        lambda config, n: {**llamas.qk_normed(config, n), **_qwen3(config, n)},
+        llamas.BRANCHES | llamas.GATED | _OF_EACH,
+    ),
+    "qwen2_moe": llamas.llama(
+        _QWEN
+        | llamas.TYPES
+        | fields.nullable(num_key_value_heads=16)
+        | fields.defaults(moe_intermediate_size=1408, num_experts=60, num_experts_per_tok=4)
+        | fields.defaults(shared_expert_intermediate_size=5632, qkv_bias=True)
+        | fields.defaults(max_window_layers=fields.read(28))
+        # 0 where windows are not used.
+        | fields.defaults(sliding_window=fields.read(4096, int | None, least=0)),
+        _qwen2,
         llamas.BRANCHES
         | llamas.GATED
-        | {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)},
+        | _OF_EACH
+        | entries.network(f"mlp.shared_expert. {_GATED}", "feed_forward.shared")
+        | {"mlp.shared_expert_gate": "feed_forward.shared_gate"},
+    ),
+    # Norms of queries and keys are over all heads; the weights of experts are as they are.
+    "olmoe": llamas.llama(
+        llamas.stack(4096, rms_norm_eps=1e-5)
+        | _EXPERTS
+        | fields.defaults(num_experts=64, num_experts_per_tok=8, norm_topk_prob=False)
+        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+        # It clips what the norms return.
+        | fields.fixed(clip_qkv=None, attention_bias=False),
+        lambda config, n: {
+            **llamas.olmo_normed(config, n),
+            **mixture(config, normalize_weights=config["norm_topk_prob"]),
+        },
+        llamas.BRANCHES | _OF_EACH,
     ),
     "gpt_oss": llamas.llama(
         fields.LANGUAGE

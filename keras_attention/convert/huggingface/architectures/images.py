@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2, Swin and CLIP: patches of images, which have their colors last.
+"""ViT, DeiT, DINOv2, Swin, CLIP and SigLIP: patches of images, which have their colors last.
 
 The first token is the class token; DeiT has one of distillation after it. A classifier applies to
 every token: the first has the logits of the image. The pooler is left out. Refused are a model
@@ -13,11 +13,14 @@ from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
+from keras_attention.layers.blocks.feed_forward import FeedForward
 from keras_attention.layers.blocks.norms import LayerScale
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.pooling import ClassToken
+from keras_attention.layers.sets import LearnedQueries
 from keras_attention.models import Embeddings, Encoder, Logits
 
 IMAGES = (
@@ -239,14 +242,15 @@ def _swin_tensors(name, model):
 # others are as they are before the norm.
 
 PARTS = ("text", "vision")
-FIELDS = (
-    fields.COMMON
+_BOTH = fields.COMMON | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
+FIELDS = {
+    "clip": _BOTH
     | fields.defaults(projection_dim=512)
-    | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
     # Unless null, replaces the whole configuration of a tower.
     | {f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS}
-    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value")
-)
+    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
+    "siglip": _BOTH,
+}
 # Fields of both towers, with the sizes that files may leave out.
 _TOWER = (
     fields.COMMON
@@ -258,16 +262,16 @@ _TOWER = (
 
 def tower(values, where, name):
     """The fields of a tower, as `transformers` writes them for it alone, and where they are."""
-    config = Config(values, FIELDS, where)
-    field = f"{name}_config"
-    if config[f"{field}_dict"] is not None:
+    kind = values["model_type"]
+    config, field = Config(values, FIELDS[kind], where), f"{name}_config"
+    if config.get(f"{field}_dict") is not None:
         field = f"{field}_dict"
-    return {
-        **(config[field] or {}),
-        "model_type": f"clip_{name}_model",
-        "architectures": [f"CLIP{name.title()}ModelWithProjection"],
-        "projection_dim": config["projection_dim"],
-    }, f"{field} of {where}"
+    cls, given = f"Siglip{name.title()}Model", {}
+    if kind == "clip":
+        cls, given = f"CLIP{name.title()}ModelWithProjection", {}
+        given["projection_dim"] = config["projection_dim"]
+    given |= {"model_type": f"{kind}_{name}_model", "architectures": [cls]}
+    return {**(config[field] or {}), **given}, f"{field} of {where}"
 
 
 _BLOCKS = entries.blocks(
@@ -275,6 +279,13 @@ _BLOCKS = entries.blocks(
         "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
     )
 )
+
+
+_TEXT = {
+    "embeddings.token_embedding.weight": "embeddings.tokens.table",
+    "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+    "final_layer_norm": "final_norm",
+}
 
 
 def _clip(name, fields, tensors, **given):
@@ -306,6 +317,68 @@ def _clip(name, fields, tensors, **given):
         unread={pattern: "of the other tower, and of both"},
         **given,
     )
+
+
+# SigLIP, whose towers end in a layer that projects a text, and one that pools an image
+#
+# Every token of a text has an output; that of the whole text is the last one, which may be padding:
+# it was trained with texts of 64 tokens, and without a mask. An image has one output.
+
+_SIGLIP = (
+    fields.COMMON
+    | fields.defaults(hidden_size=768, intermediate_size=3072, num_hidden_layers=12)
+    | fields.defaults(num_attention_heads=12, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh")
+    | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
+)
+
+
+def _siglip(config, name, embedded, norm, logits=None):
+    stacks.has_head(config, f"Siglip{name}", [])
+    blocks = stacks.blocks(config, lambda n: {"residual": "pre"})
+    return Encoder(blocks, embedded, norm, logits)
+
+
+def _siglip_text(config):
+    table = stacks.positions(config["max_position_embeddings"])
+    size = config["projection_size"] or config["hidden_size"]
+    logits = Logits(size, tied=False, use_bias=True, name="projection")
+    embedded = stacks.embeddings(config, positions=table)
+    return _siglip(config, "Text", embedded, stacks.norm(config, "final_norm"), logits)
+
+
+def _siglip_vision(config):
+    norm = (_pooling if config["vision_use_head"] else stacks.norm)(config, "final_norm")
+    return _siglip(config, "Vision", embeddings(config, []), norm)
+
+
+def _pooling(config, name):
+    """A norm, attention from one learned query, and a network beside what it returns."""
+    dim, heads = config["hidden_size"], config["num_attention_heads"]
+    states = keras.Input((None, dim))
+    x = stacks.norm(config)(states)
+    attention = MultiHeadAttention(heads, dim // heads, use_bias=True, name="attention")
+    x = attention(LearnedQueries(1, name="query")(x), x)
+    network = FeedForward(config["intermediate_size"], config["hidden_act"], name="network")
+    return keras.Model(states, x + network(stacks.norm(config, "pooled_norm")(x)), name=name)
+
+
+def _siglip_end(name, model):
+    """The tensors of what follows the blocks."""
+    last = model.final_norm
+    layers = {x.name: f"final_norm.layers.{n}" for n, x in enumerate(getattr(last, "layers", ()))}
+    if not layers:
+        return entries.of({"post_layernorm": "final_norm"}, model, name)
+    attention, network = layers["attention"], layers["network"]
+    projected = tuple(f"{attention}.{role}_dense" for role in entries.ROLES[:3])
+    table = {
+        "post_layernorm": layers["norm"],
+        "head.probe": entries.axes(f"{layers['query']}.queries", 3),
+        **entries.attention("head.attention. in_proj out_proj", attention, projected),
+        "head.layernorm": layers["pooled_norm"],
+        **entries.network("head.mlp. fc1 fc2", network),
+    }
+    found = entries.of(table, model, name)
+    return [entry._replace(name=entry.name.replace("in_proj.", "in_proj_")) for entry in found]
 
 
 ARCHITECTURES = {
@@ -344,11 +417,28 @@ ARCHITECTURES = {
         "Text",
         fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
         | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
+        _TEXT,
+    ),
+    "siglip_text_model": Architecture(
+        _SIGLIP
+        | fields.defaults(vocab_size=32000, max_position_embeddings=64)
+        | fields.nullable(projection_size=None),
+        _siglip_text,
+        {"encoder.layers": _BLOCKS, "head": "logits.dense", **_TEXT},
+        prefix="text_model.",
+    ),
+    "siglip_vision_model": Architecture(
+        _SIGLIP
+        | fields.defaults(num_channels=3, image_size=224, patch_size=16, vision_use_head=True),
+        _siglip_vision,
         {
-            "embeddings.token_embedding.weight": "embeddings.tokens.table",
+            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
-            "final_layer_norm": "final_norm",
+            "encoder.layers": _BLOCKS,
+            "": _siglip_end,
         },
+        prefix="vision_model.",
+        input_shape=input_shape,
     ),
     "clip_vision_model": _clip(
         "Vision",

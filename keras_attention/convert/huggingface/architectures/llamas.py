@@ -1,11 +1,14 @@
 """Llama, and decoders that differ from it in options.
 
-They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (2025), Nemotron, Gemma
-1 and 2, and the text model of Gemma 3.
+They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R (7B too), GLM-4 (2025),
+Nemotron, OLMo 2 and 3, Granite, StableLM, Gemma 1 and 2, and the text model of Gemma 3.
 """
 
+import keras
+
+from keras_attention import patterns, scores
 from keras_attention.convert.huggingface import entries, fields, rope, stacks
-from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.blocks.norms import HeadNorm, RMSNorm
 
 
 def decoder(length, theta=10000.0, **defaults):
@@ -83,6 +86,102 @@ def _added_to_1(name, owner, path):
     return entries.of({".weight": weight, ".bias": f"{path}.beta"}, owner, name)
 
 
+# Cohere: one LayerNorm without an offset for both branches, side by side
+
+_COHERE = (
+    decoder(8192, layer_norm_eps=1e-5, head_dim=fields.count(None))
+    | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
+    | fields.fixed(attention_bias=False)
+)
+_ONE_NORM = {**entries.norms("input_layernorm"), **ATTENTION, **GATED}
+
+
+def _cohere(config, n):
+    by_head = HeadNorm("layer", epsilon=config["layer_norm_eps"])
+    return {
+        "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"},
+        "qk_norm": by_head if config.get("use_qk_norm") else False,
+    }
+
+
+def _cohere2(config, n):
+    """Layers that see all have no positions."""
+    types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
+    rotated = {} if types[n] == "sliding_attention" else {"position": None}
+    return {**_cohere(config, n), **rotated}
+
+
+# OLMo: norms after the branches alone, and of queries and keys over all heads
+
+_OLMO2 = stack(2048, rms_norm_eps=1e-5, head_dim=fields.count(None)) | fields.fixed(
+    attention_bias=False
+)
+_OLMO2_TENSORS = {
+    **ATTENTION,
+    "post_attention_layernorm": "attention_output_norm",
+    **GATED,
+    "post_feedforward_layernorm": "feed_forward_output_norm",
+}
+# Where a file has no parameters by type, `rope_theta` is of one of them alone, in `transformers`.
+_OLMO3_BASES = dict.fromkeys(("full_attention", "sliding_attention"), ("rope_theta", 5e5))
+
+
+def olmo_normed(config, n):
+    """Queries and keys have norms over the features of all heads."""
+    return {"qk_norm": HeadNorm("rms", together=True, epsilon=config["rms_norm_eps"])}
+
+
+def _olmo2(config, n):
+    none, rms = ("attention", "feed_forward"), ("attention_output", "feed_forward_output")
+    return {**olmo_normed(config, n), "norm": dict.fromkeys(none) | dict.fromkeys(rms, "rms")}
+
+
+def _olmo3(config, n):
+    types = stacks.layer_types(config, lambda n: (n + 1) % 4)
+    found = rope.rotary_by_type(config, stacks.head_size(config), _OLMO3_BASES, ["full_attention"])
+    pattern = stacks.window_by_type(config, n, config["sliding_window"], lambda n: (n + 1) % 4)
+    return {**_olmo2(config, n), "position": found[types[n]], "pattern": pattern}
+
+
+# Granite
+
+
+def _granite(config, n):
+    """Branches are multiplied before they are added."""
+    before = dict.fromkeys(("attention", "feed_forward"), "rms")
+    after = (f"{name}_output" for name in before)
+    return {
+        "score": scores.ScaledDot(config["attention_multiplier"]),
+        "norm": before | {x: keras.layers.Rescaling(config["residual_multiplier"]) for x in after},
+    }
+
+
+def _granite_further(config):
+    if not config["logits_scaling"]:
+        config.refuse("logits_scaling", "a number by which logits can be divided", 0)
+    return {
+        "embeddings": {"scale": config["embedding_multiplier"]},
+        "logits": {"scale": 1 / config["logits_scaling"]},
+    }
+
+
+def _stablelm(config, n):
+    by_head = HeadNorm("layer", epsilon=config["layer_norm_eps"])
+    parallel = config["use_parallel_residual"]
+    return {
+        "residual": "parallel" if parallel else "pre",
+        "norm": {"feed_forward": "shared"} if parallel else "layer",
+        "use_bias": "qkv" if config["use_qkv_bias"] else False,
+        "qk_norm": by_head if config["qk_layernorm"] else False,
+    }
+
+
+def _stablelm_norms(name, block):
+    """Of both branches, or the one of both."""
+    both = "" if block.residual == "parallel" else " post_attention_layernorm"
+    return entries.of(entries.norms(f"input_layernorm{both}"), block, name)
+
+
 # Gemma
 
 _BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
@@ -113,10 +212,20 @@ def _gemma(config, n):
 
 
 def _gemma3(config, n):
-    types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
-    found = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
-    qk_norm = _gemma(config, n)["norm"]
-    return {**_gemma(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
+    slides, size = (lambda n: (n + 1) % config["sliding_window_pattern"]), config["sliding_window"]
+    types, found = (
+        stacks.layer_types(config, slides),
+        stacks.window_by_type(config, n, size, slides),
+    )
+    rotary = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
+    options = {"qk_norm": _gemma(config, n)["norm"], "position": rotary[types[n]]}
+    if config["use_bidirectional_attention"]:
+        if size is None:
+            config.refuse("sliding_window", "a number beside 'use_bidirectional_attention'", None)
+        if found is not None:
+            found = patterns.SlidingWindow(size // 2, size // 2)
+        options["causal"] = False
+    return {**_gemma(config, n), **options, "pattern": found}
 
 
 # Vectors of tokens are multiplied by the root of their size.
@@ -177,19 +286,69 @@ ARCHITECTURES = {
         tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
         gated=False,
     ),
-    # One LayerNorm without an offset for both branches, side by side.
     "cohere": llama(
-        decoder(8192, theta=500000.0, layer_norm_eps=1e-5, head_dim=fields.count(None))
-        | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
-        | fields.fixed(attention_bias=False)
-        # Norms of queries and keys, as in Command R+, have weights for each head.
-        | fields.off("use_qk_norm"),
-        lambda config, n: {
-            "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
-        },
-        {**entries.norms("input_layernorm"), **ATTENTION, **GATED},
+        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False),
+        _cohere,
+        _ONE_NORM,
         residual="parallel",
         rotary={"layout": "interleaved"},
+    ),
+    "cohere2": llama(
+        _COHERE
+        | TYPES
+        | fields.nullable(sliding_window=4096)
+        | fields.defaults(sliding_window_pattern=4)
+        # `transformers` computes this whatever the fields contain.
+        | fields.fixed(use_gated_activation=(True, None), use_parallel_block=(True, None))
+        | fields.fixed(use_embedding_sharing=(True, None), rotary_pct=(1.0, None))
+        | fields.fixed(position_embedding_type=("rope_gptj", None))
+        | fields.fixed(order_of_interleaved_layers=("local_attn_first", None))
+        | fields.off("use_qk_norm use_parallel_embedding")
+        | fields.ignored("not read beside `sliding_window_pattern`", "layer_switch"),
+        _cohere2,
+        _ONE_NORM,
+        residual="parallel",
+        rotary={"layout": "interleaved"},
+    ),
+    "olmo2": llama(
+        _OLMO2,
+        _olmo2,
+        _OLMO2_TENSORS,
+        residual="sandwich",
+    ),
+    "olmo3": llama(
+        _OLMO2
+        | rope.fields_by_type(2048, _OLMO3_BASES)
+        | TYPES
+        | fields.nullable(sliding_window=4096)
+        | fields.fixed(rope_theta=500000.0),
+        _olmo3,
+        _OLMO2_TENSORS,
+        residual="sandwich",
+    ),
+    "granite": llama(
+        stack(2048)
+        | BIASES
+        | fields.defaults(embedding_multiplier=1.0, logits_scaling=1.0)
+        | fields.defaults(residual_multiplier=1.0, attention_multiplier=1.0),
+        _granite,
+        further=_granite_further,
+        residual="sandwich",
+    ),
+    # LayerNorms, and a quarter of the features rotated.
+    "stablelm": llama(
+        decoder(4096, partial_rotary_factor=0.25, layer_norm_eps=1e-5)
+        | fields.nullable(num_key_value_heads=32)
+        | fields.defaults(use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False),
+        _stablelm,
+        {"": _stablelm_norms}
+        | entries.attention("self_attn. q_proj k_proj v_proj o_proj")
+        | {
+            f"self_attn.{x}_layernorm.norms": entries.of_heads(f"attention.{role}_norm")
+            for x, role in (("q", "query"), ("k", "key"))
+        }
+        | GATED,
+        rotary=_HALF,
     ),
     # Norms on both sides of branches, and half of the features rotated, in turns.
     "glm4": llama(
@@ -241,6 +400,8 @@ ARCHITECTURES = {
         | rope.fields_by_type(131072, _BASES)
         | fields.defaults(sliding_window_pattern=6)
         | fields.defaults(final_logit_softcapping=fields.read(None, float | None))
+        # EmbeddingGemma: all tokens see each other, or those of a window around them.
+        | fields.defaults(use_bidirectional_attention=fields.read(False, bool | None))
         | fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
         _gemma3,
         _GEMMA_TENSORS,
