@@ -141,16 +141,18 @@ class Family:
         caches = {"use_cache": False} if "use_cache" in models.inputs_of(self.cls) else {}
         with torch.no_grad():
             found = model(**self.given, **caches)
-        if "CLIPVision" in self.cls.__name__:
+        if "CLIPVision" in self.cls.__name__ or "Siglip" in self.cls.__name__:
             return numpy(found.pooler_output)
         if self.cls.__name__ == "ElectraForPreTraining":
             return numpy(found.logits)[..., None]
         return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
     def outputs_of_ours(self, values):
-        """The same of ours; of a classifier and of CLIP's images, those of the first token."""
+        """The same of ours: of one token of a classifier, of CLIP's images and of SigLIP."""
         found = numpy(self.ours(values)(self.inputs))
         name = self.cls.__name__
+        if "Siglip" in name:
+            return found[:, -1]
         return found[:, 0] if "Classification" in name or "CLIPVision" in name else found
 
     def check(self, values):

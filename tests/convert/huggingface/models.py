@@ -188,7 +188,7 @@ VARIANTS: dict = {
     "mpt, clipped": {"attn_config": {"clip_qkv": 0.5}},
     "gemma2, types": dict(tie_word_embeddings=False, num_hidden_layers=3, layer_types=MIXED),
     "gemma3_text, types": dict(num_hidden_layers=3, layer_types=MIXED),
-    "gemma3_text, both directions": dict(use_bidirectional_attention=True, sliding_window=4),
+    "Gemma3TextModel, both directions": dict(use_bidirectional_attention=True, sliding_window=4),
     "cohere, plain": {"use_qk_norm": False},
     "granite, biases": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
     "olmo3, yarn": {

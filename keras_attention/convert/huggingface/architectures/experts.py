@@ -171,7 +171,7 @@ ARCHITECTURES = {
     ),
     "qwen3_moe": llamas.llama(
         _QWEN
-        | fields.nullable(num_key_value_heads=4)
+        | fields.defaults(num_key_value_heads=4)
         | fields.defaults(moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8)
         | fields.defaults(num_local_experts=fields.same_as("num_experts"))
         | fields.fixed(attention_bias=False)

@@ -354,12 +354,13 @@ def _siglip_vision(config):
 def _pooling(config, name):
     """A norm, attention from one learned query, and a network beside what it returns."""
     dim, heads = config["hidden_size"], config["num_attention_heads"]
-    states = keras.Input((None, dim))
+    states = keras.Input((None, dim), name="states")
     x = stacks.norm(config)(states)
     attention = MultiHeadAttention(heads, dim // heads, use_bias=True, name="attention")
     x = attention(LearnedQueries(1, name="query")(x), x)
     network = FeedForward(config["intermediate_size"], config["hidden_act"], name="network")
-    return keras.Model(states, x + network(stacks.norm(config, "pooled_norm")(x)), name=name)
+    x = keras.layers.Add(name="sum")([x, network(stacks.norm(config, "pooled_norm")(x))])
+    return keras.Model(states, x, name=name)
 
 
 def _siglip_end(name, model):

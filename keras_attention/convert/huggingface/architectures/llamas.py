@@ -337,8 +337,7 @@ ARCHITECTURES = {
     ),
     # LayerNorms, and a quarter of the features rotated.
     "stablelm": llama(
-        decoder(4096, partial_rotary_factor=0.25, layer_norm_eps=1e-5)
-        | fields.nullable(num_key_value_heads=32)
+        decoder(4096, partial_rotary_factor=0.25, layer_norm_eps=1e-5, num_key_value_heads=32)
         | fields.defaults(use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False),
         _stablelm,
         {"": _stablelm_norms}
