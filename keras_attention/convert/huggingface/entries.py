@@ -68,10 +68,8 @@ def _entries(name, owner, what):
     if found is None or isinstance(found, keras.Sequential):
         return []
     if isinstance(found, HeadNorm) and found.together:
-        flat = Entry(
-            f"{name}.weight", (found.scale,), lambda x: [x], lambda arrays: arrays[0].ravel()
-        )
-        return [flat]
+        entry = _plain(f"{name}.weight", found.scale)
+        return [entry._replace(join=lambda arrays: arrays[0].ravel())]
     if isinstance(found, (HeadNorm, RMSNorm)):
         return [_plain(f"{name}.weight", found.scale)]
     if isinstance(found, keras.layers.LayerNormalization):
@@ -232,10 +230,9 @@ def experts(name, owner, names):
 @layout
 def of_heads(name, owner, path):
     """A vector of each head, `NAME.N.weight`; none if there is no such part."""
-    found = part(owner, path)
-    count = 0 if found is None else found.scale.shape[0]
-    made = [_plain(f"{name}.{n}.weight", found.scale) for n in range(count)]
-    return [entry._replace(at=n) for n, entry in enumerate(made)]
+    scale = part(owner, f"{path}.scale")
+    count = 0 if scale is None else scale.shape[0]
+    return [_plain(f"{name}.{n}.weight", scale)._replace(at=n) for n in range(count)]
 
 
 @layout

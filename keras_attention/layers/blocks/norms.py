@@ -113,30 +113,18 @@ class LayerScale(Scaling):
 
 
 class HeadNorm(Scaling):
-    r"""A norm of heads, with a factor for each feature of each head.
+    r"""A norm of the features of heads, each with a factor of its own, as a `qk_norm`.
 
-    `norm(x) · w` with w (H, K), in float32 (float64 for float64), where x is one head of K features
-    or, `together`, all of them, and the norm is
-
-        "rms"      x / √(mean(x²) + ε)
-        "layer"    (x − mean(x)) / √(var(x) + ε)
-
-    It is a `qk_norm`: "rms" `together` in OLMo 2, "layer" by head in Command R+ and StableLM 2.
+    `x / √(mean(x²) + ε) · w` with w (H, K), in float32 (float64 for float64), where x are the K
+    features of a head (LayerNorm: Command R+, StableLM 2), or of all heads (RMSNorm: OLMo 2).
 
     Args:
-        norm: "rms" or "layer", as above.
-        together: whether the numbers of all heads have one mean, instead of those of each.
-        epsilon: added to the mean square or the variance.
+        norm: "rms", or "layer", which subtracts mean(x) from x first.
+        together: whether the means are over all heads.
+        epsilon: added to the mean square.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
-    Call arguments:
-        x: heads (..., H, K).
-
-    Returns:
-        The same shape, carrying the mask of `x`.
-
-    Raises:
-        ValueError: an argument is not as described.
+    Call arguments, results and errors are those of `RMSNorm`, for heads (..., H, K).
 
     Example:
 
@@ -150,11 +138,7 @@ class HeadNorm(Scaling):
     _axes = 2
 
     def __init__(
-        self,
-        norm: NamedNorm = "rms",
-        together: bool = False,
-        epsilon: float = 1e-6,
-        **kwargs: Any,
+        self, norm: NamedNorm = "rms", together: bool = False, epsilon: float = 1e-6, **kwargs: Any
     ):
         super().__init__(**kwargs)
         self.norm = shapes.check_choice("norm", norm, NAMES)
@@ -162,18 +146,13 @@ class HeadNorm(Scaling):
         self.epsilon = shapes.check_positive("epsilon", epsilon)
 
     def call(self, x: Tensor) -> Tensor:
-        x, (heads, size) = self._cleared(x), self.scale.shape
-        # The factors, too, are applied before the result is rounded to the compute dtype.
-        wide, count = shapes.accumulation_dtype(x), heads * size if self.together else size
-        shape = ops.shape(x)
-        parts = ops.cast(x, wide)
-        parts = ops.reshape(parts, (*shape[:-2], count)) if self.together else parts
-        if self.norm == "rms":
-            found = backend.rms_normalization(parts, ops.ones((count,), wide), self.epsilon)
-        else:
-            found = backend.layer_normalization(parts, count, None, None, self.epsilon)
-        found = ops.reshape(found, shape) * ops.cast(self.scale, wide)
-        return ops.cast(found, self.compute_dtype)
+        x, axes = self._cleared(x), (-2, -1) if self.together else (-1,)
+        wide = ops.cast(x, shapes.accumulation_dtype(x))
+        if self.norm == "layer":
+            wide = wide - ops.mean(wide, axes, keepdims=True)
+        squares = ops.mean(ops.square(wide), axes, keepdims=True)
+        found = wide * ops.rsqrt(squares + self.epsilon) * ops.cast(self.scale, wide.dtype)
+        return ops.cast(found, x.dtype)
 
 
 def check(name, given, names):

@@ -19,11 +19,7 @@ _GATED = "gate_proj up_proj down_proj"
 def mixture(config, **options):
     """The options of a block of gated experts, by the fields of how many and how large they are."""
     options = {"activation": config["hidden_act"], "use_bias": False, "gated": True, **options}
-    names = (
-        "num_local_experts num_experts",
-        "num_experts_per_tok",
-        "moe_intermediate_size intermediate_size",
-    )
+    names = "num_local_experts", "num_experts_per_tok", "moe_intermediate_size intermediate_size"
     layer = MixtureOfExperts(*(stacks.first(config, x) for x in names), name="experts", **options)
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
@@ -44,14 +40,10 @@ def _qwen2(config, n):
     return {**options, "use_bias": "qkv" if config["qkv_bias"] else False, "pattern": pattern}
 
 
-_QWEN = (
-    llamas.stack(32768)
-    | _EXPERTS
-    | llamas.WINDOWS
-    | fields.defaults(decoder_sparse_step=1, norm_topk_prob=False)
-    | fields.defaults(mlp_only_layers=fields.read(None, list | None))
-    | fields.off("mlp_bias")
-)
+_MANY = _EXPERTS | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+_MANY |= fields.defaults(norm_topk_prob=False)
+_QWEN = llamas.stack(32768, decoder_sparse_step=1) | _MANY | llamas.WINDOWS | fields.off("mlp_bias")
+_QWEN |= fields.defaults(mlp_only_layers=fields.read(None, list | None))
 _OF_EACH = {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)}
 
 
@@ -171,10 +163,8 @@ ARCHITECTURES = {
     ),
     "qwen3_moe": llamas.llama(
         _QWEN
-        | fields.defaults(num_key_value_heads=4)
+        | fields.defaults(num_key_value_heads=4, attention_bias=fields.only(False))
         | fields.defaults(moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8)
-        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
-        | fields.fixed(attention_bias=False)
         | fields.ignored("not read", "max_window_layers"),
         lambda config, n: {**llamas.qk_normed(config, n), **_qwen3(config, n)},
         llamas.BRANCHES | llamas.GATED | _OF_EACH,
@@ -185,9 +175,9 @@ ARCHITECTURES = {
         | fields.nullable(num_key_value_heads=16)
         | fields.defaults(moe_intermediate_size=1408, num_experts=60, num_experts_per_tok=4)
         | fields.defaults(shared_expert_intermediate_size=5632, qkv_bias=True)
-        | fields.defaults(max_window_layers=fields.read(28))
         # 0 where windows are not used.
-        | fields.defaults(sliding_window=fields.read(4096, int | None, least=0)),
+        | fields.defaults(sliding_window=fields.read(4096, int | None, least=0))
+        | fields.defaults(max_window_layers=fields.read(28)),
         _qwen2,
         llamas.BRANCHES
         | llamas.GATED
@@ -197,12 +187,11 @@ ARCHITECTURES = {
     ),
     # Norms of queries and keys are over all heads; the weights of experts are as they are.
     "olmoe": llamas.llama(
-        llamas.stack(4096, rms_norm_eps=1e-5)
-        | _EXPERTS
-        | fields.defaults(num_experts=64, num_experts_per_tok=8, norm_topk_prob=False)
-        | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+        llamas.OLMO
+        | _MANY
+        | fields.defaults(num_experts=64, num_experts_per_tok=8, max_position_embeddings=4096)
         # It clips what the norms return.
-        | fields.fixed(clip_qkv=None, attention_bias=False),
+        | fields.fixed(clip_qkv=None),
         lambda config, n: {
             **llamas.olmo_normed(config, n),
             **mixture(config, normalize_weights=config["norm_topk_prob"]),

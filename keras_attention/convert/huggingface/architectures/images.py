@@ -266,12 +266,12 @@ def tower(values, where, name):
     config, field = Config(values, FIELDS[kind], where), f"{name}_config"
     if config.get(f"{field}_dict") is not None:
         field = f"{field}_dict"
-    cls, given = f"Siglip{name.title()}Model", {}
+    cls, given = f"Siglip{name.title()}Model", config[field] or {}
     if kind == "clip":
-        cls, given = f"CLIP{name.title()}ModelWithProjection", {}
-        given["projection_dim"] = config["projection_dim"]
-    given |= {"model_type": f"{kind}_{name}_model", "architectures": [cls]}
-    return {**(config[field] or {}), **given}, f"{field} of {where}"
+        cls = f"CLIP{name.title()}ModelWithProjection"
+        given = {**given, "projection_dim": config["projection_dim"]}
+    own = {"model_type": f"{kind}_{name}_model", "architectures": [cls]}
+    return {**given, **own}, f"{field} of {where}"
 
 
 _BLOCKS = entries.blocks(
@@ -332,26 +332,22 @@ _SIGLIP = (
 )
 
 
-def _siglip(config, name, embedded, norm, logits=None):
-    stacks.has_head(config, f"Siglip{name}", [])
+def _siglip(config):
+    logits, norm, vision = None, stacks.norm(config, "final_norm"), "image_size" in config
+    stacks.has_head(config, "SiglipVision" if vision else "SiglipText", [])
+    if vision:
+        embedded = embeddings(config, [])
+        norm = _pooling(config) if config["vision_use_head"] else norm
+    else:
+        table = stacks.positions(config["max_position_embeddings"])
+        embedded, size = stacks.embeddings(config, positions=table), config["projection_size"]
+        size = size or config["hidden_size"]
+        logits = Logits(size, tied=False, use_bias=True, name="projection")
     blocks = stacks.blocks(config, lambda n: {"residual": "pre"})
     return Encoder(blocks, embedded, norm, logits)
 
 
-def _siglip_text(config):
-    table = stacks.positions(config["max_position_embeddings"])
-    size = config["projection_size"] or config["hidden_size"]
-    logits = Logits(size, tied=False, use_bias=True, name="projection")
-    embedded = stacks.embeddings(config, positions=table)
-    return _siglip(config, "Text", embedded, stacks.norm(config, "final_norm"), logits)
-
-
-def _siglip_vision(config):
-    norm = (_pooling if config["vision_use_head"] else stacks.norm)(config, "final_norm")
-    return _siglip(config, "Vision", embeddings(config, []), norm)
-
-
-def _pooling(config, name):
+def _pooling(config):
     """A norm, attention from one learned query, and a network beside what it returns."""
     dim, heads = config["hidden_size"], config["num_attention_heads"]
     states = keras.Input((None, dim), name="states")
@@ -360,25 +356,27 @@ def _pooling(config, name):
     x = attention(LearnedQueries(1, name="query")(x), x)
     network = FeedForward(config["intermediate_size"], config["hidden_act"], name="network")
     x = keras.layers.Add(name="sum")([x, network(stacks.norm(config, "pooled_norm")(x))])
-    return keras.Model(states, x, name=name)
+    return keras.Model(states, x, name="final_norm")
+
+
+_POOLED = {
+    "post_layernorm": "layers.1",
+    "head.probe": entries.axes("layers.2.queries", 3),
+    **entries.attention(
+        "head.attention. in_proj out_proj",
+        "layers.3",
+        tuple(f"layers.3.{role}_dense" for role in entries.ROLES[:3]),
+    ),
+    "head.layernorm": "layers.4",
+    **entries.network("head.mlp. fc1 fc2", "layers.5"),
+}
 
 
 def _siglip_end(name, model):
     """The tensors of what follows the blocks."""
-    last = model.final_norm
-    layers = {x.name: f"final_norm.layers.{n}" for n, x in enumerate(getattr(last, "layers", ()))}
-    if not layers:
+    if not isinstance(model.final_norm, keras.Model):
         return entries.of({"post_layernorm": "final_norm"}, model, name)
-    attention, network = layers["attention"], layers["network"]
-    projected = tuple(f"{attention}.{role}_dense" for role in entries.ROLES[:3])
-    table = {
-        "post_layernorm": layers["norm"],
-        "head.probe": entries.axes(f"{layers['query']}.queries", 3),
-        **entries.attention("head.attention. in_proj out_proj", attention, projected),
-        "head.layernorm": layers["pooled_norm"],
-        **entries.network("head.mlp. fc1 fc2", network),
-    }
-    found = entries.of(table, model, name)
+    found = entries.of(_POOLED, model.final_norm, name)
     return [entry._replace(name=entry.name.replace("in_proj.", "in_proj_")) for entry in found]
 
 
@@ -424,14 +422,14 @@ ARCHITECTURES = {
         _SIGLIP
         | fields.defaults(vocab_size=32000, max_position_embeddings=64)
         | fields.nullable(projection_size=None),
-        _siglip_text,
+        _siglip,
         {"encoder.layers": _BLOCKS, "head": "logits.dense", **_TEXT},
         prefix="text_model.",
     ),
     "siglip_vision_model": Architecture(
         _SIGLIP
         | fields.defaults(num_channels=3, image_size=224, patch_size=16, vision_use_head=True),
-        _siglip_vision,
+        _siglip,
         {
             "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",

@@ -6,7 +6,7 @@ Nemotron, OLMo 2 and 3, Granite, StableLM, Gemma 1 and 2, and the text model of 
 
 import keras
 
-from keras_attention import patterns, scores
+from keras_attention import scores
 from keras_attention.convert.huggingface import entries, fields, rope, stacks
 from keras_attention.layers.blocks.norms import HeadNorm, RMSNorm
 
@@ -29,8 +29,9 @@ def stack(length, theta=10000.0, rms_norm_eps=1e-6, **defaults):
 BIASES = fields.defaults(attention_bias=False, mlp_bias=False)
 WINDOWS = fields.defaults(use_sliding_window=False) | fields.nullable(sliding_window=4096)
 TYPES = {"layer_types": fields.read(None, list | None)}
+_PROJECTIONS = entries.attention("self_attn. q_proj k_proj v_proj o_proj")
 ATTENTION = {
-    **entries.attention("self_attn. q_proj k_proj v_proj o_proj"),
+    **_PROJECTIONS,
     "self_attn.q_norm": "attention.query_norm",
     "self_attn.k_norm": "attention.key_norm",
 }
@@ -88,41 +89,31 @@ def _added_to_1(name, owner, path):
 
 # Cohere: one LayerNorm without an offset for both branches, side by side
 
-_COHERE = (
-    decoder(8192, layer_norm_eps=1e-5, head_dim=fields.count(None))
-    | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
-    | fields.fixed(attention_bias=False)
-)
-_ONE_NORM = {**entries.norms("input_layernorm"), **ATTENTION, **GATED}
+_COHERE = decoder(8192, layer_norm_eps=1e-5, logit_scale=0.0625, tie_word_embeddings=True)
+_COHERE |= fields.defaults(head_dim=fields.count(None), attention_bias=fields.only(False))
 
 
 def _cohere(config, n):
-    by_head = HeadNorm("layer", epsilon=config["layer_norm_eps"])
-    return {
-        "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"},
-        "qk_norm": by_head if config.get("use_qk_norm") else False,
-    }
+    """Layers that see all have no positions, where there are types."""
+    norm = {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
+    found = {"norm": norm, "qk_norm": _by_head(config, "use_qk_norm")}
+    full = "layer_types" in config and stacks.layer_types(config)[n] == "full_attention"
+    return {**found, "position": None} if full else found
 
 
-def _cohere2(config, n):
-    """Layers that see all have no positions."""
-    types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
-    rotated = {} if types[n] == "sliding_attention" else {"position": None}
-    return {**_cohere(config, n), **rotated}
+def _by_head(config, wanted):
+    return HeadNorm("layer", epsilon=config["layer_norm_eps"]) if config.get(wanted) else False
 
+
+_ONE_NORM = entries.norms("input_layernorm")
+_LIKE_COHERE = {"tensors": {**_ONE_NORM, **ATTENTION, **GATED}, "residual": "parallel"}
+_LIKE_COHERE["rotary"] = {"layout": "interleaved"}
 
 # OLMo: norms after the branches alone, and of queries and keys over all heads
 
-_OLMO2 = stack(2048, rms_norm_eps=1e-5, head_dim=fields.count(None)) | fields.fixed(
-    attention_bias=False
+OLMO = stack(
+    2048, rms_norm_eps=1e-5, head_dim=fields.count(None), attention_bias=fields.only(False)
 )
-_OLMO2_TENSORS = {
-    **ATTENTION,
-    "post_attention_layernorm": "attention_output_norm",
-    **GATED,
-    "post_feedforward_layernorm": "feed_forward_output_norm",
-}
-# Where a file has no parameters by type, `rope_theta` is of one of them alone, in `transformers`.
 _OLMO3_BASES = dict.fromkeys(("full_attention", "sliding_attention"), ("rope_theta", 5e5))
 
 
@@ -132,54 +123,39 @@ def olmo_normed(config, n):
 
 
 def _olmo2(config, n):
-    none, rms = ("attention", "feed_forward"), ("attention_output", "feed_forward_output")
-    return {**olmo_normed(config, n), "norm": dict.fromkeys(none) | dict.fromkeys(rms, "rms")}
+    norm = {"attention": None, "attention_output": "rms"}
+    norm |= {"feed_forward": None, "feed_forward_output": "rms"}
+    return {**olmo_normed(config, n), "norm": norm}
 
 
-def _olmo3(config, n):
-    types = stacks.layer_types(config, lambda n: (n + 1) % 4)
-    found = rope.rotary_by_type(config, stacks.head_size(config), _OLMO3_BASES, ["full_attention"])
-    pattern = stacks.window_by_type(config, n, config["sliding_window"], lambda n: (n + 1) % 4)
-    return {**_olmo2(config, n), "position": found[types[n]], "pattern": pattern}
+def _rotary_by_type(config, n, bases):
+    """The positions of a layer, as an option; `rope_scaling` is of those that see all."""
+    found = rope.rotary_by_type(config, stacks.head_size(config), bases, ["full_attention"])
+    return {"position": found[stacks.layer_types(config)[n]]}
 
 
-# Granite
+_AFTER = {
+    **ATTENTION,
+    "post_attention_layernorm": "attention_output_norm",
+    **GATED,
+    "post_feedforward_layernorm": "feed_forward_output_norm",
+}
+_GEMMA_TENSORS = _AFTER | entries.norms("input_layernorm pre_feedforward_layernorm")
 
 
 def _granite(config, n):
     """Branches are multiplied before they are added."""
-    before = dict.fromkeys(("attention", "feed_forward"), "rms")
-    after = (f"{name}_output" for name in before)
-    return {
-        "score": scores.ScaledDot(config["attention_multiplier"]),
-        "norm": before | {x: keras.layers.Rescaling(config["residual_multiplier"]) for x in after},
-    }
-
-
-def _granite_further(config):
-    if not config["logits_scaling"]:
-        config.refuse("logits_scaling", "a number by which logits can be divided", 0)
-    return {
-        "embeddings": {"scale": config["embedding_multiplier"]},
-        "logits": {"scale": 1 / config["logits_scaling"]},
-    }
+    multiplied = keras.layers.Rescaling(config["residual_multiplier"])
+    norm = {"attention": "rms", "attention_output": multiplied}
+    norm |= {"feed_forward": "rms", "feed_forward_output": multiplied}
+    return {"score": scores.ScaledDot(config["attention_multiplier"]), "norm": norm}
 
 
 def _stablelm(config, n):
-    by_head = HeadNorm("layer", epsilon=config["layer_norm_eps"])
-    parallel = config["use_parallel_residual"]
-    return {
-        "residual": "parallel" if parallel else "pre",
-        "norm": {"feed_forward": "shared"} if parallel else "layer",
-        "use_bias": "qkv" if config["use_qkv_bias"] else False,
-        "qk_norm": by_head if config["qk_layernorm"] else False,
-    }
-
-
-def _stablelm_norms(name, block):
-    """Of both branches, or the one of both."""
-    both = "" if block.residual == "parallel" else " post_attention_layernorm"
-    return entries.of(entries.norms(f"input_layernorm{both}"), block, name)
+    options = {"use_bias": "qkv" if config["use_qkv_bias"] else False}
+    if config["use_parallel_residual"]:
+        options |= {"residual": "parallel", "norm": {"feed_forward": "shared"}}
+    return {**options, "qk_norm": _by_head(config, "qk_layernorm")}
 
 
 # Gemma
@@ -197,13 +173,6 @@ _GEMMA = (
     | fields.ignored("not read beside `hidden_activation`", "hidden_act")
     | fields.ignored("not read beside `sliding_window`", "sliding_window_size")
 )
-_GEMMA_TENSORS = {
-    **entries.norms("input_layernorm pre_feedforward_layernorm"),
-    **ATTENTION,
-    "post_attention_layernorm": "attention_output_norm",
-    **GATED,
-    "post_feedforward_layernorm": "feed_forward_output_norm",
-}
 
 
 def _gemma(config, n):
@@ -212,20 +181,8 @@ def _gemma(config, n):
 
 
 def _gemma3(config, n):
-    slides, size = (lambda n: (n + 1) % config["sliding_window_pattern"]), config["sliding_window"]
-    types, found = (
-        stacks.layer_types(config, slides),
-        stacks.window_by_type(config, n, size, slides),
-    )
-    rotary = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
-    options = {"qk_norm": _gemma(config, n)["norm"], "position": rotary[types[n]]}
-    if config["use_bidirectional_attention"]:
-        if size is None:
-            config.refuse("sliding_window", "a number beside 'use_bidirectional_attention'", None)
-        if found is not None:
-            found = patterns.SlidingWindow(size // 2, size // 2)
-        options["causal"] = False
-    return {**_gemma(config, n), **options, "pattern": found}
+    options = {"qk_norm": _gemma(config, n)["norm"], **_rotary_by_type(config, n, _BASES)}
+    return {**_gemma(config, n), **options, "causal": not config["use_bidirectional_attention"]}
 
 
 # Vectors of tokens are multiplied by the root of their size.
@@ -287,11 +244,7 @@ ARCHITECTURES = {
         gated=False,
     ),
     "cohere": llama(
-        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False),
-        _cohere,
-        _ONE_NORM,
-        residual="parallel",
-        rotary={"layout": "interleaved"},
+        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False), _cohere, **_LIKE_COHERE
     ),
     "cohere2": llama(
         _COHERE
@@ -299,40 +252,35 @@ ARCHITECTURES = {
         | fields.nullable(sliding_window=4096)
         | fields.defaults(sliding_window_pattern=4)
         # `transformers` computes this whatever the fields contain.
-        | fields.fixed(use_gated_activation=(True, None), use_parallel_block=(True, None))
+        | fields.each("use_gated_activation use_parallel_block", fields.only(True, None))
         | fields.fixed(use_embedding_sharing=(True, None), rotary_pct=(1.0, None))
         | fields.fixed(position_embedding_type=("rope_gptj", None))
-        | fields.fixed(order_of_interleaved_layers=("local_attn_first", None))
         | fields.off("use_qk_norm use_parallel_embedding")
-        | fields.ignored("not read beside `sliding_window_pattern`", "layer_switch"),
-        _cohere2,
-        _ONE_NORM,
-        residual="parallel",
-        rotary={"layout": "interleaved"},
+        | fields.ignored("not read", "layer_switch order_of_interleaved_layers"),
+        _cohere,
+        **_LIKE_COHERE,
     ),
-    "olmo2": llama(
-        _OLMO2,
-        _olmo2,
-        _OLMO2_TENSORS,
-        residual="sandwich",
-    ),
+    "olmo2": llama(OLMO, _olmo2, _AFTER, residual="sandwich"),
     "olmo3": llama(
-        _OLMO2
+        OLMO
         | rope.fields_by_type(2048, _OLMO3_BASES)
         | TYPES
         | fields.nullable(sliding_window=4096)
-        | fields.fixed(rope_theta=500000.0),
-        _olmo3,
-        _OLMO2_TENSORS,
+        # Other values would be of some layers alone.
+        | fields.fixed(rope_theta=500000.0, sliding_window_pattern=4),
+        lambda config, n: _olmo2(config, n) | _rotary_by_type(config, n, _OLMO3_BASES),
+        _AFTER,
         residual="sandwich",
     ),
     "granite": llama(
-        stack(2048)
+        stack(2048, embedding_multiplier=1.0, residual_multiplier=1.0, attention_multiplier=1.0)
         | BIASES
-        | fields.defaults(embedding_multiplier=1.0, logits_scaling=1.0)
-        | fields.defaults(residual_multiplier=1.0, attention_multiplier=1.0),
+        | fields.defaults(logits_scaling=fields.read(1.0, least=1e-6)),
         _granite,
-        further=_granite_further,
+        further=lambda config: {
+            "embeddings": {"scale": config["embedding_multiplier"]},
+            "logits": {"scale": 1 / config["logits_scaling"]},
+        },
         residual="sandwich",
     ),
     # LayerNorms, and a quarter of the features rotated.
@@ -340,13 +288,14 @@ ARCHITECTURES = {
         decoder(4096, partial_rotary_factor=0.25, layer_norm_eps=1e-5, num_key_value_heads=32)
         | fields.defaults(use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False),
         _stablelm,
-        {"": _stablelm_norms}
-        | entries.attention("self_attn. q_proj k_proj v_proj o_proj")
+        {**_PROJECTIONS, **GATED}
         | {
-            f"self_attn.{x}_layernorm.norms": entries.of_heads(f"attention.{role}_norm")
-            for x, role in (("q", "query"), ("k", "key"))
-        }
-        | GATED,
+            "": lambda name, block: entries.of(
+                NORMS if block.residual == "pre" else _ONE_NORM, block, name
+            ),
+            "self_attn.q_layernorm.norms": entries.of_heads("attention.query_norm"),
+            "self_attn.k_layernorm.norms": entries.of_heads("attention.key_norm"),
+        },
         rotary=_HALF,
     ),
     # Norms on both sides of branches, and half of the features rotated, in turns.
