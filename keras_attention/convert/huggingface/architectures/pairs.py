@@ -95,8 +95,8 @@ def _m2m(config):
     half, rest = divmod(config["d_model"], 2)
     if rest or half < 2:
         config.refuse("d_model", "an even number of at least 4", config["d_model"])
-    offset = config["pad_token_id"] + 1
-    return {"max_wavelength": 10000.0 ** (half / (half - 1)), "offset": offset}
+    shift = config["pad_token_id"] + 1
+    return {"max_wavelength": 10000.0 ** (half / (half - 1)), "shift": shift}
 
 
 def _whisper(config):
