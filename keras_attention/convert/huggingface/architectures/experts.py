@@ -1,7 +1,4 @@
-"""Decoders with experts, beside Llama's parts.
-
-They are Mixtral, OLMoE, Qwen2-MoE and Qwen3-MoE, gpt-oss and DeepSeek-V3.
-"""
+"""Experts beside Llama's parts: Mixtral, Qwen2-MoE, Qwen3-MoE, OLMoE, gpt-oss and DeepSeek-V3."""
 
 import numpy as np
 
@@ -32,9 +29,8 @@ def _qwen3(config, n, **options):
 
 
 def _qwen2(config, n):
-    shared = config["shared_expert_intermediate_size"]
-    near, first = config["use_sliding_window"], config["max_window_layers"]
-    size = config["sliding_window"] if near else None
+    shared, near = config["shared_expert_intermediate_size"], config["use_sliding_window"]
+    first, size = config["max_window_layers"], config["sliding_window"] if near else None
     pattern = stacks.window_by_type(config, n, size, lambda n: near and n < first and not n % 2)
     options = _qwen3(config, n, shared_dim=shared, use_shared_gate=True)
     return {**options, "use_bias": "qkv" if config["qkv_bias"] else False, "pattern": pattern}

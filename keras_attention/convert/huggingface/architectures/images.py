@@ -362,11 +362,8 @@ def _pooling(config):
 _POOLED = {
     "post_layernorm": "layers.1",
     "head.probe": entries.axes("layers.2.queries", 3),
-    **entries.attention(
-        "head.attention. in_proj out_proj",
-        "layers.3",
-        tuple(f"layers.3.{role}_dense" for role in entries.ROLES[:3]),
-    ),
+    "head.attention.in_proj": tuple(f"layers.3.{role}_dense" for role in entries.ROLES[:3]),
+    "head.attention.out_proj": "layers.3.output_dense",
     "head.layernorm": "layers.4",
     **entries.network("head.mlp. fc1 fc2", "layers.5"),
 }

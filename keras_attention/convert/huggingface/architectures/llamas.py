@@ -4,6 +4,8 @@ They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R (7B too), 
 Nemotron, OLMo 2 and 3, Granite, StableLM, Gemma 1 and 2, and the text model of Gemma 3.
 """
 
+import functools
+
 import keras
 
 from keras_attention import scores
@@ -105,9 +107,10 @@ def _by_head(config, wanted):
     return HeadNorm("layer", epsilon=config["layer_norm_eps"]) if config.get(wanted) else False
 
 
-_ONE_NORM = entries.norms("input_layernorm")
-_LIKE_COHERE = {"tensors": {**_ONE_NORM, **ATTENTION, **GATED}, "residual": "parallel"}
-_LIKE_COHERE["rotary"] = {"layout": "interleaved"}
+_ONE, _INTERLEAVED = entries.norms("input_layernorm"), {"layout": "interleaved"}
+_like_cohere = functools.partial(
+    llama, tensors=_ONE | ATTENTION | GATED, residual="parallel", rotary=_INTERLEAVED
+)
 
 # OLMo: norms after the branches alone, and of queries and keys over all heads
 
@@ -152,10 +155,10 @@ def _granite(config, n):
 
 
 def _stablelm(config, n):
-    options = {"use_bias": "qkv" if config["use_qkv_bias"] else False}
-    if config["use_parallel_residual"]:
-        options |= {"residual": "parallel", "norm": {"feed_forward": "shared"}}
-    return {**options, "qk_norm": _by_head(config, "qk_layernorm")}
+    options = {"residual": "parallel", "norm": {"feed_forward": "shared"}}
+    options = options if config["use_parallel_residual"] else {}
+    use_bias = "qkv" if config["use_qkv_bias"] else False
+    return {**options, "use_bias": use_bias, "qk_norm": _by_head(config, "qk_layernorm")}
 
 
 # Gemma
@@ -243,10 +246,10 @@ ARCHITECTURES = {
         tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
         gated=False,
     ),
-    "cohere": llama(
-        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False), _cohere, **_LIKE_COHERE
+    "cohere": _like_cohere(
+        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False), _cohere
     ),
-    "cohere2": llama(
+    "cohere2": _like_cohere(
         _COHERE
         | TYPES
         | fields.nullable(sliding_window=4096)
@@ -258,7 +261,6 @@ ARCHITECTURES = {
         | fields.off("use_qk_norm use_parallel_embedding")
         | fields.ignored("not read", "layer_switch order_of_interleaved_layers"),
         _cohere,
-        **_LIKE_COHERE,
     ),
     "olmo2": llama(OLMO, _olmo2, _AFTER, residual="sandwich"),
     "olmo3": llama(
@@ -291,7 +293,7 @@ ARCHITECTURES = {
         {**_PROJECTIONS, **GATED}
         | {
             "": lambda name, block: entries.of(
-                NORMS if block.residual == "pre" else _ONE_NORM, block, name
+                NORMS if block.residual == "pre" else _ONE, block, name
             ),
             "self_attn.q_layernorm.norms": entries.of_heads("attention.query_norm"),
             "self_attn.k_layernorm.norms": entries.of_heads("attention.key_norm"),
