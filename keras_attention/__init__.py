@@ -21,7 +21,7 @@ from keras_attention import (
 from keras_attention.core import former_modules as _former_modules  # noqa: F401
 from keras_attention.layers.attention import Attention
 from keras_attention.layers.blocks.feed_forward import FeedForward, MixtureOfExperts
-from keras_attention.layers.blocks.norms import LayerScale, RMSNorm
+from keras_attention.layers.blocks.norms import HeadNorm, LayerScale, RMSNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.differential_attention import DifferentialAttention
 from keras_attention.layers.embeddings.grid_embedding import (
@@ -81,6 +81,7 @@ __all__ = [
     "GatedDeltaNet",
     "GatedLinearAttention",
     "HardAttention",
+    "HeadNorm",
     "InducedSetAttentionBlock",
     "LayerScale",
     "LearnedGridEmbedding",

@@ -11,10 +11,10 @@ from tests.contract import registry, rows
 from tests.contract.registry import ENTRIES, D, T
 
 BATCH = 3
-# A cell is no layer of sequences, a loss takes rewards, and models take tokens; the others have
-# outputs of their own dtype or order, and relations alone.
+# A cell is no layer of sequences, nor is a norm of heads, a loss takes rewards, models take tokens;
+# the others have outputs of their own dtype or order, and relations alone.
 OTHERS = {ka.AttentionCell, ka.AttentionRNN, ka.PatchEmbedding, ka.ReinforceLoss, ka.Logits}
-OTHERS |= {ka.PointerGenerator, ka.PointerHead}
+OTHERS |= {ka.PointerGenerator, ka.PointerHead, ka.HeadNorm}
 OTHERS |= {ka.Decoder, ka.Embeddings, ka.Encoder, ka.EncoderDecoder}
 # Entries beside those of the classes themselves.
 FORMS = (

@@ -50,6 +50,7 @@ BESIDE = {
     "top_groups": {"num_experts": 16, "num_groups": 4},
     "factor": {"scaling": "linear"},
     "limit": {"gated": True},
+    "use_shared_gate": {"shared_dim": 4},
     "offset": {"gated": True},
     "decays": {"num_heads": 1, "key_dim": 4},
     "short_factors": {"scaling": "longrope", "original_max_length": 4, "long_factors": [1.0]},
@@ -110,7 +111,7 @@ KIND = {
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
-    "self_attention",
+    "self_attention together use_shared_gate",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring head_norm sharing history initial pooling",
     "factors": "short_factors long_factors decays",

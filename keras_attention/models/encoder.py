@@ -291,7 +291,9 @@ class Stack(saving.ConfigurableModel, saved=False):
             shape = self.embeddings.compute_output_shape(shape)
         batch, *sizes, features = shape
         shape = batch, None if None in sizes else math.prod(sizes), features
-        return shape if self.logits is None else self.logits.compute_output_shape(shape)
+        for layer in (self.final_norm, self.logits):
+            shape = shape if layer is None else layer.compute_output_shape(shape)
+        return tuple(shape)
 
 
 def _flat(x, axes):

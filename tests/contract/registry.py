@@ -390,7 +390,9 @@ def rotary(scaling, **given):
 
 def _entries():
     for cls in public(ka, keras.layers.Layer):
-        yield variant(cls.__name__, cls)
+        # A norm of heads, which are no tokens, has its equation.
+        if cls is not ka.HeadNorm:
+            yield variant(cls.__name__, cls)
     for slot, (module, base, layer) in SLOTS.items():
         for cls in public(module, base):
             name, given = f"{slot}-{cls.__name__}", {slot: functools.partial(made, cls)}

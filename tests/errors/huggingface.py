@@ -27,6 +27,9 @@ OF_TYPE = {
     "longformer": {**BERT, "pad_token_id": 1},
     "modernbert": BERT,
     "opt": {**SMALL, "architectures": ["OPTModel"], "ffn_dim": 4, "max_position_embeddings": 8},
+    "m2m_100": {"vocab_size": 6, "d_model": 3, "encoder_layers": 1, "decoder_layers": 1}
+    | dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4)
+    | dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1),
     "swin": {"image_size": 8, "patch_size": 1, "embed_dim": 4, "window_size": 4},
     "t5": {"vocab_size": 10, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2},
     "vit": {**SIZES, "intermediate_size": 4},
@@ -246,6 +249,7 @@ ROWS = {
     r"'patch_size' of .* a positive integer, or two.*\[4, 0\]": read("vit", patch_size=[4, 0]),
     r"'depths' of .* positive integers, .*\[2\]": read("swin", depths=[1, 1], num_heads=[2]),
     "'feed_forward_proj' of .* activation.*gated-what": read("t5", feed_forward_proj="gated-what"),
+    "'d_model' of .* an even number of at least 4. Received: 3": read("m2m_100"),
     "'attention_window' of .* an even number, .*: 5": read("longformer", attention_window=5),
     # Rotary positions
     "'rope_type' of .*'default', .*: 'proportional'": read(rope_scaling={"type": "proportional"}),

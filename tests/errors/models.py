@@ -90,6 +90,9 @@ ROWS = {
     "x=2, slots=1": lambda: ka.SlotAttention(2, 4, 8)(X, zeros(1, 2, 4)),
     "num_experts=4, top_k=5": lambda: ka.MixtureOfExperts(4, 5, 8),
     "groups=4, top_groups=2": lambda: ka.MixtureOfExperts(4, 2, 8, num_groups=4, top_groups=2),
+    "use_shared_gate=True, shared_dim=None": lambda: ka.MixtureOfExperts(
+        4, 2, 8, use_shared_gate=True
+    ),
     "gated=False, limit=7.0, offset=0.0": lambda: ka.MixtureOfExperts(4, 2, 8, limit=7.0),
     # Stacks
     r"model\(\[source": (lambda: translator()(IDS, IDS), lambda: translator()(SYMBOLS, SYMBOLS)),

@@ -175,6 +175,14 @@ NEW = {
     "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
     "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
     "logits-pooled": of_layer(ka.Logits, 3, False, pooling="mean"),
+    "heads-normed": of_layer(ka.SelfAttention, 2, 4, qk_norm=ka.HeadNorm()),
+    "heads-normed-together": of_layer(
+        ka.SelfAttention, 2, 4, qk_norm=ka.HeadNorm("layer", together=True, epsilon=0.01)
+    ),
+    "experts-gated-shared": of_layer(
+        ka.MixtureOfExperts, 4, 2, 8, shared_dim=4, use_shared_gate=True
+    ),
+    "sines-shifted": of_layer(ka.SinCosPositionEmbedding, shift=2),
     "patches-masked": (merged_patches, (PIXELS,)),
     "patch_merging-masked": (pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),
 }

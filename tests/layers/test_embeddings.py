@@ -125,6 +125,8 @@ def test_sincos_is_the_equation(size, max_wavelength):
     options = {"merge_mode": "none", "max_wavelength": max_wavelength}
     found = numpy(SinCos(size, **options)(X))
     close(found, [table(np.arange(T), size, max_wavelength)] * B, 1e-6)
+    shifted = SinCos(size, shift=2, **options)(X, start_index=3)
+    close(shifted, [table(np.arange(5, 5 + T), size, max_wavelength)] * B, 1e-6)
     # The features of the other layout, in another order.
     other = SinCos(size, layout="half_split", **options)
     order = [*range(0, size, 2), *range(1, size, 2)]

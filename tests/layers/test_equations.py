@@ -284,6 +284,12 @@ def scaled(layer, w, x):
     return x * w["scale"]
 
 
+def norm_of_heads(layer, w, x):
+    axes = (-2, -1) if layer.together else -1
+    x = x - x.mean(axes, keepdims=True) if layer.norm == "layer" else x
+    return x / np.sqrt((x**2).mean(axes, keepdims=True) + layer.epsilon) * w["scale"]
+
+
 def experts(layer, w, x):
     """Position by position."""
     rows = x.reshape(-1, D)
@@ -312,7 +318,8 @@ def experts(layer, w, x):
             hidden = silu(dense(w, "shared/gate", rows[n])) * dense(
                 w, "shared/intermediate", rows[n]
             )
-            output[n] += dense(w, "shared/output", hidden)
+            gate = sigmoid(rows[n] @ w["shared_gate/kernel"]) if layer.use_shared_gate else 1
+            output[n] += gate * dense(w, "shared/output", hidden)
     return output.reshape(x.shape)
 
 
@@ -349,11 +356,12 @@ LAYERS = [
      {"activation": "relu_squared", "gated": True, "output_dim": 3}),
     (norm, ka.RMSNorm, {}, {"epsilon": 0.01, "offset": 1.0}),
     (scaled, ka.LayerScale, {}, {"value": 0.5}),
+    (norm_of_heads, ka.HeadNorm, {}, {"epsilon": 0.01, "norm": "layer"}, {"together": True}),
     # Of one position, the weights of its experts are read; of ten, all experts are computed.
     *((experts, ka.MixtureOfExperts,
        {"num_experts": 8, "top_k": 3, "intermediate_dim": 5, "inputs": (x,)},
        {}, GATED | {"use_bias": False}, GATED | {"limit": 0.5, "offset": 1.0},
-       {"normalize_weights": False}, GATED | DEEPSEEK,
+       {"normalize_weights": False}, GATED | DEEPSEEK, GATED | DEEPSEEK | {"use_shared_gate": True},
        {"num_groups": 2, "use_correction_bias": True})
       for x in (X[:1, :1], X[0, :3], X[:, :5])),
 ]  # fmt: skip

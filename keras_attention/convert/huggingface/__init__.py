@@ -74,14 +74,15 @@ def from_huggingface(
     head = shapes.check_flag("head", head)
     values, where = read_file(folder)
     architecture, config = _read(values, where, folder, part, head)
-    model = architecture.model(config, dtype)
-    writing.check_no_adapter(folder)
-    checkpoint = tensors.Checkpoint(folder)
-    # Models with a head have one more level.
-    first = architecture.prefix
-    prefix = first if any(name.startswith(first) for name in checkpoint.names) else ""
-    others = Others(architecture, config.architecture, prefix, not _has_head(config))
+    # A part may have weights as soon as it is made.
     with keras_private.first_values() as give:
+        model = architecture.model(config, dtype)
+        writing.check_no_adapter(folder)
+        checkpoint = tensors.Checkpoint(folder)
+        # Models with a head have one more level.
+        first = architecture.prefix
+        prefix = first if any(name.startswith(first) for name in checkpoint.names) else ""
+        others = Others(architecture, config.architecture, prefix, not _has_head(config))
         model.build(architecture.input_shape(config))
         entries = architecture.entries(model, prefix)
         tensors.read(entries, checkpoint, give, others)

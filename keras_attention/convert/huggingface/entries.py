@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 
-from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.blocks.norms import HeadNorm, RMSNorm
 
 ROLES = ("query", "key", "value", "output")
 # The projections of an attention that are often one tensor.
@@ -69,7 +69,10 @@ def _entries(name, owner, what):
     found = part(owner, what)
     if found is None or isinstance(found, keras.Sequential):
         return []
-    if isinstance(found, RMSNorm):
+    if isinstance(found, HeadNorm) and found.together:
+        entry = _plain(f"{name}.weight", found.scale)
+        return [entry._replace(join=lambda arrays: arrays[0].ravel())]
+    if isinstance(found, (HeadNorm, RMSNorm)):
         return [_plain(f"{name}.weight", found.scale)]
     if isinstance(found, keras.layers.LayerNormalization):
         bias = [_plain(f"{name}.bias", found.beta)] if found.center else []
@@ -224,6 +227,14 @@ def experts(name, owner, names):
 
 
 # Parts of a model
+
+
+@layout
+def of_heads(name, owner, path):
+    """A vector of each head, `NAME.N.weight`; none if there is no such part."""
+    scale = part(owner, f"{path}.scale")
+    count = 0 if scale is None else scale.shape[0]
+    return [_plain(f"{name}.{n}.weight", scale)._replace(at=n) for n in range(count)]
 
 
 @layout

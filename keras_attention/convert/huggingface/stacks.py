@@ -9,7 +9,7 @@ from keras_attention.layers.blocks.norms import RMSNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.embeddings.position_embedding import LearnedPositionEmbedding
 from keras_attention.layers.embeddings.scaled_embedding import ScaledEmbedding
-from keras_attention.models import Decoder, Embeddings, Logits
+from keras_attention.models import Decoder, Embeddings, Encoder, Logits
 
 
 def language_model(
@@ -24,7 +24,7 @@ def language_model(
     unread=(),
     **options,
 ):
-    """The `Architecture` of a `Decoder`, whose logits may be tied.
+    """The `Architecture` of a `Decoder`, or of an `Encoder` if its blocks are not causal.
 
     `names` are those of the prefix, the table of tokens, the blocks and the last norm; `tensors`
     and `others` are the tables of a block, and of what `names` does not have. `block` is from a
@@ -42,7 +42,7 @@ def language_model(
 
     def make(config):
         made, parts = blocks(config, lambda n: {**options, **block(config, n)}), further(config)
-        return Decoder(
+        return (Decoder if made[0].causal else Encoder)(
             made,
             embeddings(config, **parts.get("embeddings", {})),
             parts["final_norm"] if "final_norm" in parts else _final_norm(made[-1]),
@@ -161,8 +161,10 @@ def first(config, names):
 
 
 def _first_norm(norm):
-    """The norm before attention, of the `norm` of a block."""
-    return norm.get("attention", "layer") if isinstance(norm, dict) else norm
+    """The norm before attention, or after it if that is None, of the `norm` of a block."""
+    if isinstance(norm, dict):
+        return norm.get("attention", "layer") or norm.get("attention_output", "layer")
+    return norm
 
 
 def _use_bias(config):
@@ -183,8 +185,13 @@ def head_size(config):
     return config[size] // config[heads]
 
 
-def layer_types(config, slides):
-    """The type of each layer; `slides` says whether it has a window in files without types."""
+def layer_types(config, slides=None):
+    """The type of each layer; `slides` says whether it has a window in files without types.
+
+    Without it, all layers have but the last of each period.
+    """
+    period = config.get("sliding_window_pattern") or 2
+    slides = slides or (lambda n: (n + 1) % period)
     count, types = config["num_hidden_layers"], config["layer_types"]
     if types is None:
         types = ["sliding_attention" if slides(n) else "full_attention" for n in range(count)]
@@ -193,12 +200,14 @@ def layer_types(config, slides):
     return types
 
 
-def window_by_type(config, n, size, slides):
+def window_by_type(config, n, size, slides=None):
     """The pattern of a layer beside the causal one: None where it is of "full_attention"."""
     types = layer_types(config, slides)
     if size is None and "sliding_attention" in types:
         wanted = "a number, and in use, where layers are of 'sliding_attention'"
         config.refuse("sliding_window", wanted, f"{config['sliding_window']}, layer_types={types}")
+    if config.get("use_bidirectional_attention") and types[n] == "sliding_attention":
+        return patterns.SlidingWindow(size // 2, size // 2)
     return _window(size) if types[n] == "sliding_attention" else None
 
 
@@ -208,9 +217,9 @@ def _windows(config, n):
     if "layer_types" not in config:
         return _window(size)
     # The first layers see all, or the last of each period.
-    first, period = config.get("max_window_layers"), config.get("sliding_window_pattern") or 2
+    first = config.get("max_window_layers")
     if first is None:
-        return window_by_type(config, n, size, lambda n: (n + 1) % period)
+        return window_by_type(config, n, size)
     return window_by_type(config, n, size, lambda n: size is not None and n >= first)
 
 

@@ -168,6 +168,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         scale: multiplier of the weights.
         shared_dim: None, or the features inside one more network, without a router, which all
             positions use (DeepSeekMoE, Dai et al. 2024).
+        use_shared_gate: whether the output of that network is multiplied by σ(x w) with learned
+            w, a number for each position (Qwen1.5-MoE).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments, results and errors are those of `FeedForward`; with `training=True`, a router
@@ -204,6 +206,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         top_groups: int = 1,
         scale: float = 1.0,
         shared_dim: int | None = None,
+        use_shared_gate: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -213,6 +216,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         self.num_groups = shapes.check_count("num_groups", num_groups)
         self.top_groups = shapes.check_count("top_groups", top_groups)
         self.shared_dim = shapes.check_optional_count("shared_dim", shared_dim)
+        self.use_shared_gate = shapes.check_flag("use_shared_gate", use_shared_gate)
         self.gated = shapes.check_flag("gated", gated)
         self.use_bias = shapes.check_flag("use_bias", use_bias)
         self.normalize_weights = shapes.check_flag("normalize_weights", normalize_weights)
@@ -239,6 +243,11 @@ class MixtureOfExperts(saving.ConfigurableLayer):
                 "`limit` and `offset` are of gated experts. "
                 f"Received: gated={gated}, limit={limit}, offset={offset}"
             )
+        if self.use_shared_gate and self.shared_dim is None:
+            raise ValueError(
+                "`use_shared_gate` is of the network of `shared_dim` features. "
+                "Received: use_shared_gate=True, shared_dim=None"
+            )
 
     def build(self, x_shape):
         dim, inside = x_shape[-1], self.intermediate_dim
@@ -254,6 +263,8 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         if self.shared_dim is not None:
             self.shared = network(self, self.shared_dim, "shared")
             self.shared.build(x_shape)
+        if self.use_shared_gate:
+            self._shared_gate = projections.dense(self, "shared_gate", 1, x_shape, False)
 
     def _add(self, name, inputs, outputs, wanted=True):
         """The kernels and the biases, or None, of a projection of all experts."""
@@ -268,6 +279,7 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         return kernel, self.add_weight(name=f"{name}_bias", shape=shape[::2], initializer=start)
 
     router = parts.part("_router", "The projection to the numbers by which experts are chosen.")
+    shared_gate = parts.part("_shared_gate", "The projection to the gate of `shared`, if any.")
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         mask = masks.implicit(x)
@@ -292,7 +304,10 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         output = (self._of_few if few else self._of_all)(rows, chosen, weights)
         output = ops.reshape(output, ops.shape(x))
         if self.shared is not None:
-            output = output + self.shared(x)
+            shared = self.shared(x)
+            if self.use_shared_gate:
+                shared = shared * ops.sigmoid(projections.apply(self, self._shared_gate, x))
+            output = output + shared
         return masks.carry(output, mask)
 
     def _of_all(self, rows, chosen, weights):

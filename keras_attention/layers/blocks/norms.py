@@ -5,21 +5,27 @@ from __future__ import annotations
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
+from keras import ops
 
 from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor
 from keras_attention.sequences import inputs, masks, shapes
 
+NamedNorm = Literal["layer", "rms"]
+NAMES = get_args(NamedNorm)
+
 
 class Scaling(saving.ConfigurableLayer, saved=False):
-    """The base of both: features are multiplied by learned factors, which start at a number."""
+    """The base of all: features are multiplied by learned factors, which start at a number."""
 
-    _start: float
+    _start = 1.0
+    # How many of the last axes the factors have.
+    _axes = 1
 
     def build(self, x_shape):
         start = keras.initializers.Constant(self._start)
-        self.scale = self.add_weight((x_shape[-1],), start, name="scale")
+        self.scale = self.add_weight(tuple(x_shape[-self._axes :]), start, name="scale")
 
     def _cleared(self, x):
         """`x` as floats without padding: the gradient of the factors sums over all rows."""
@@ -72,7 +78,7 @@ class RMSNorm(Scaling):
         if self.offset:
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
-            scale = keras.ops.cast(self.scale.value, wide) + self.offset
+            scale = ops.cast(self.scale.value, wide) + self.offset
         return backend.rms_normalization(x, scale, self.epsilon)
 
 
@@ -118,6 +124,49 @@ class LayerScale(Scaling):
         return self._cleared(x) * self.scale
 
 
+class HeadNorm(Scaling):
+    r"""A norm of the features of heads, each with a factor of its own, as a `qk_norm`.
+
+    `x / √(mean(x²) + ε) · w` with w (H, K), in float32 (float64 for float64), where x are the K
+    features of a head (LayerNorm: Command R+, StableLM 2), or of all heads (RMSNorm: OLMo 2).
+
+    Args:
+        norm: "rms", or "layer", which subtracts mean(x) from x first.
+        together: whether the means are over all heads.
+        epsilon: added to the mean square.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Call arguments, results and errors are those of `RMSNorm`, for heads (..., H, K).
+
+    Example:
+
+    >>> import keras, keras_attention
+    >>> norm = keras_attention.HeadNorm("rms", together=True)
+    >>> layer = keras_attention.MultiHeadAttention(2, 8, qk_norm=norm)
+    >>> layer(keras.random.normal((2, 5, 16))).shape, layer.query_norm.scale.shape
+    ((2, 5, 16), (2, 8))
+    """
+
+    _axes = 2
+
+    def __init__(
+        self, norm: NamedNorm = "rms", together: bool = False, epsilon: float = 1e-6, **kwargs: Any
+    ):
+        super().__init__(**kwargs)
+        self.norm = shapes.check_choice("norm", norm, NAMES)
+        self.together = shapes.check_flag("together", together)
+        self.epsilon = shapes.check_positive("epsilon", epsilon)
+
+    def call(self, x: Tensor) -> Tensor:
+        x, axes = self._cleared(x), (-2, -1) if self.together else (-1,)
+        wide = ops.cast(x, shapes.accumulation_dtype(x))
+        if self.norm == "layer":
+            wide = wide - ops.mean(wide, axes, keepdims=True)
+        squares = ops.mean(ops.square(wide), axes, keepdims=True)
+        found = wide * ops.rsqrt(squares + self.epsilon) * ops.cast(self.scale, wide.dtype)
+        return ops.cast(found, x.dtype)
+
+
 def check(name, given, names):
     """`given`, one of `names`, or a Keras layer, maybe as its saved configuration."""
     if isinstance(given, dict) and "class_name" in given:
@@ -140,7 +189,7 @@ class _LayerNorm(keras.layers.LayerNormalization):
 
     def call(self, inputs):
         found = backend.layer_normalization(inputs, self._size, self.gamma, self.beta, self.epsilon)
-        return keras.ops.cast(found, self.compute_dtype)
+        return ops.cast(found, self.compute_dtype)
 
 
 def make(given, name, shape, dtype, epsilon=None, **layer_norm):
@@ -162,8 +211,6 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
     return norm
 
 
-NamedNorm = Literal["layer", "rms"]
-NAMES = get_args(NamedNorm)
 Norm: TypeAlias = NamedNorm | keras.layers.Layer | dict[str, Any]
 
 # The branches of a block, with the beginning of the names of their parts, which are 0.1.0's.

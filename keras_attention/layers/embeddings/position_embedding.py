@@ -146,6 +146,7 @@ class SinCosPositionEmbedding(PositionEmbedding):
             alone.
         max_wavelength: the longest wavelength, divided by 2π.
         layout: "interleaved" or "half_split", the order of the features.
+        shift: added to all positions (2 in M2M-100).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -180,13 +181,16 @@ class SinCosPositionEmbedding(PositionEmbedding):
         merge_mode: MergeMode = "add",
         max_wavelength: float = 10000,
         layout: Layout = "interleaved",
+        shift: int = 0,
         **kwargs: Any,
     ):
         super().__init__(dim=dim, merge_mode=merge_mode, **kwargs)
+        self.shift = shapes.check_count("shift", shift, 0)
         self.max_wavelength = shapes.check_positive("max_wavelength", max_wavelength)
         self.layout = shapes.check_choice("layout", layout, get_args(Layout))
 
     def embed(self, positions: Tensor, size: int) -> Tensor:
+        positions = positions + self.shift if self.shift else positions
         return sin_cos(positions, size, self.max_wavelength, self.layout, self.compute_dtype)
 
 

@@ -141,12 +141,16 @@ class Family:
         caches = {"use_cache": False} if "use_cache" in models.inputs_of(self.cls) else {}
         with torch.no_grad():
             found = model(**self.given, **caches)
+        if "Siglip" in self.cls.__name__:
+            return numpy(found.pooler_output)
         if self.cls.__name__ == "ElectraForPreTraining":
             return numpy(found.logits)[..., None]
         return numpy(found.logits if "logits" in found else found.last_hidden_state)
 
     def outputs_of_ours(self, values):
-        return numpy(self.ours(values)(self.inputs))
+        """The same of ours; of SigLIP those of the last token."""
+        found = numpy(self.ours(values)(self.inputs))
+        return found[:, -1] if "Siglip" in self.cls.__name__ else found
 
     def check(self, values):
         """What is wrong with a configuration: a text, or None. It may be refused by both."""

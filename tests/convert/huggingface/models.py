@@ -67,12 +67,22 @@ _FAMILIES = {
     "SmolLM3ForCausalLM": dict(**SLIDING, use_sliding_window=True, no_rope_layer_interval=2),
     "Phi3ForCausalLM": SLIDING,
     "Starcoder2ForCausalLM": SLIDING,
-    "CohereForCausalLM": {**GROUPS, **TOKENS},
+    "CohereForCausalLM": {**GROUPS, **TOKENS, "use_qk_norm": True},
+    "Cohere2ForCausalLM": {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]},
+    "Olmo2ForCausalLM": {**GROUPS, **TOKENS},
+    "Olmo3ForCausalLM": {**SLIDING, "layer_types": ["sliding_attention", "full_attention"]},
+    "GraniteForCausalLM": {**GROUPS, "attention_multiplier": 0.3, "embedding_multiplier": 3.0}
+    | dict(residual_multiplier=0.4, logits_scaling=2.0),
+    "StableLmForCausalLM": {**GROUPS, "hidden_size": 32, "use_qkv_bias": True}
+    | dict(qk_layernorm=True, **TOKENS),
     "Glm4ForCausalLM": {**GROUPS, "head_dim": 8, **TOKENS},
     "NemotronForCausalLM": {**GROUPS, "hidden_size": 32, **TOKENS},
     "MixtralForCausalLM": {**MIXTURE, "num_local_experts": 4},
     "Qwen3MoeForCausalLM": dict(**MIXTURE, head_dim=8, num_experts=4, moe_intermediate_size=12)
     | dict(decoder_sparse_step=2, norm_topk_prob=True, use_sliding_window=True),
+    "Qwen2MoeForCausalLM": dict(**MIXTURE, num_experts=4, moe_intermediate_size=12)
+    | dict(decoder_sparse_step=2, shared_expert_intermediate_size=10, use_sliding_window=True),
+    "OlmoeForCausalLM": {**GROUPS, **TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
     "DeepseekV3ForCausalLM": dict(
         **SIZES, num_key_value_heads=2, moe_intermediate_size=12, n_routed_experts=8
     )
@@ -116,6 +126,7 @@ _FAMILIES = {
     "MBartForConditionalGeneration": SIDES,
     "MarianMTModel": SIDES,
     "PegasusForConditionalGeneration": SIDES,
+    "M2M100ForConditionalGeneration": SIDES,
     "WhisperForConditionalGeneration": without("max_position_embeddings", SIDES)
     | dict(num_mel_bins=5, max_source_positions=6, max_target_positions=20)
     | dict(begin_suppress_tokens=None),
@@ -128,6 +139,8 @@ _FAMILIES = {
     | dict(num_heads=[2, 2], window_size=2, num_labels=3),
     "CLIPTextModel": {**SIZES, "eos_token_id": 49},
     "CLIPVisionModel": VIT,
+    "SiglipTextModel": {**SIZES, **TOKENS, "projection_size": 10},
+    "SiglipVisionModel": VIT,
 }
 FAMILIES = {
     getattr(transformers, name).config_class.model_type: (name, fields)
@@ -175,6 +188,22 @@ VARIANTS: dict = {
     "mpt, clipped": {"attn_config": {"clip_qkv": 0.5}},
     "gemma2, types": dict(tie_word_embeddings=False, num_hidden_layers=3, layer_types=MIXED),
     "gemma3_text, types": dict(num_hidden_layers=3, layer_types=MIXED),
+    "Gemma3TextModel, both directions": dict(use_bidirectional_attention=True, sliding_window=4),
+    "cohere, plain": {"use_qk_norm": False},
+    "granite, biases": dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True),
+    "olmo3, yarn": {
+        "rope_parameters": {
+            "full_attention": ROPE["yarn"],
+            "sliding_attention": ROPE["default"],
+        }
+    },
+    "qwen2_moe, other options": dict(
+        decoder_sparse_step=1, norm_topk_prob=True, qkv_bias=False, use_sliding_window=False
+    ),
+    "stablelm, parallel": dict(
+        use_parallel_residual=True, qk_layernorm=False, use_qkv_bias=False, tie_word_embeddings=True
+    ),
+    "siglip_vision_model, no head": {"vision_use_head": False},
     "starcoder2, other options": dict(use_bias=False, tie_word_embeddings=False),
     # Windows where there are no positions: in the second layer of three.
     "smollm3, three layers": {"num_hidden_layers": 3},
@@ -222,7 +251,7 @@ CLASSES = [
     *("OPTForSequenceClassification", "Qwen2ForTokenClassification", "ElectraForQuestionAnswering"),
 ]
 CASES = [*FAMILIES, *VARIANTS, *CLASSES]
-PAIRS = ("t5", "mt5", "bart", "mbart", "marian", "pegasus", "whisper")
+PAIRS = ("t5", "mt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper")
 # Ends of classes that generate.
 GENERATING = ("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")
 
@@ -325,6 +354,11 @@ def states_and_logits(model, given):
     """The last states of a model of `transformers`, and its logits or None."""
     name = type(model).__name__
     found = call(model, **given)
+    if name == "SiglipVisionModel" and model.use_head:
+        return found.pooler_output, None
+    if name == "SiglipTextModel":
+        # Of the last token, as of all others.
+        return found.last_hidden_state, model.head(found.last_hidden_state)
     if "Projection" in name:
         return None, found.text_embeds if "Text" in name else found.image_embeds
     if "last_hidden_state" in found:

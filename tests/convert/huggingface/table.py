@@ -29,22 +29,26 @@ FAMILIES = {
     "Llama 2 and 3, Mistral, Mixtral, SmolLM3, StarCoder2": (
         "llama mistral mixtral smollm3 starcoder2"
     ),
-    "Qwen 2 and 3": "qwen2 qwen3 qwen3_moe",
+    "Qwen 2 and 3": "qwen2 qwen3 qwen2_moe qwen3_moe",
+    "OLMo 2 and 3, OLMoE": "olmo2 olmo3 olmoe",
+    "Granite, StableLM": "granite stablelm",
     "DeepSeek-V3, Moonlight": "deepseek_v3",
-    "Gemma 1 to 3 (text)": "gemma gemma2 gemma3_text",
+    "Gemma 1 to 3 (text), EmbeddingGemma": "gemma gemma2 gemma3_text",
     "Phi 1 to 3": "phi phi3",
-    "BLOOM, Command R, Falcon, GLM-4 (2025), MPT, Nemotron": (
-        "bloom cohere falcon glm4 mpt nemotron"
+    "BLOOM, Command R, R+ and R7B, Falcon, GLM-4 (2025), MPT, Nemotron": (
+        "bloom cohere cohere2 falcon glm4 mpt nemotron"
     ),
     "BERT, ALBERT, DistilBERT, ELECTRA, MPNet": "bert albert distilbert electra mpnet",
     "RoBERTa, XLM-R, CamemBERT, Longformer": "roberta xlm-roberta camembert longformer",
     "DeBERTa 2 and 3, ModernBERT": "deberta-v2 modernbert",
-    "BART, mBART, Marian, Pegasus": "bart mbart marian pegasus",
+    "BART, mBART, Marian, NLLB, Pegasus": "bart mbart marian m2m_100 pegasus",
     "T5, 1.1 too": "t5",
     "mT5": "mt5",
     "Whisper": "whisper",
     "ViT, DeiT, DINOv2, Swin": "vit deit dinov2 swin",
-    "CLIP, a tower each": "clip_text_model clip_vision_model",
+    "CLIP and SigLIP, a tower each": (
+        "clip_text_model clip_vision_model siglip_text_model siglip_vision_model"
+    ),
 }
 
 

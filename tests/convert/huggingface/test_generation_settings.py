@@ -16,6 +16,7 @@ from tests.convert.huggingface.test_published_fields import PUBLISHED
 
 COUNT = 12
 KINDS = {"GPT-2": "gpt2", "BART": "bart", "Marian": "marian", "T5": "t5", "Whisper": "whisper"}
+KINDS["NLLB"] = "m2m_100"
 # All that a text can break, of random models that end now and then.
 RULES = {
     **dict(eos_token_id=[2, 7, 19], pad_token_id=1, suppress_tokens=[3, 30]),
@@ -44,6 +45,7 @@ CASES = {
     )
     | dict(forced_eos_token_id=0, num_beams=4, num_return_sequences=4)
     | dict(renormalize_logits=True, sequence_bias=[[[14], 3.0], [[15], -4.0]]),
+    "NLLB greedy": STARTS | dict(eos_token_id=[2, 20], forced_bos_token_id=11, pad_token_id=1),
     "T5 beams": dict(
         eos_token_id=[1, 20, 21], decoder_start_token_id=0, num_beams=3, length_penalty=0.5
     )

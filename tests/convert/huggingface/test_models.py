@@ -60,7 +60,7 @@ def test_states_and_logits(made, name, measured):
 # A classifier takes none, nor does Longformer. One is all that BLOOM takes, with distances in it.
 # DeBERTa multiplies the embeddings by the mask.
 WITHOUT_PAIRS = ("Classification", "longformer", "Longformer", "bloom", "deberta", "Deberta")
-WITHOUT_PAIRS += ("clip", "CLIP", "whisper", "Whisper", "PreTraining")
+WITHOUT_PAIRS += ("clip", "CLIP", "siglip", "whisper", "Whisper", "PreTraining")
 
 
 @pytest.mark.parametrize("name", [x for x in TEXTS if not any(y in x for y in WITHOUT_PAIRS)])
@@ -72,9 +72,10 @@ def test_a_mask_of_pairs(made, name):
         ours, theirs = ours.encoder, theirs.get_encoder()
     causal = isinstance(ours, Decoder)
     seen = pairs & np.tril(np.ones((9, 9), "bool")) if causal else pairs
-    near = np.triu(seen, 1 - (getattr(config, "sliding_window", None) or 9))
-    if config.model_type == "modernbert":
-        near = seen & (np.abs(np.subtract.outer(np.arange(9), np.arange(9))) <= 1)
+    reach = (
+        1 if config.model_type == "modernbert" else (getattr(config, "sliding_window", 0) or 9) - 1
+    )
+    near = seen & (np.abs(np.subtract.outer(np.arange(9), np.arange(9))) <= reach)
     by_type = {"full_attention": seen, "sliding_attention": near}
     mask = {kind: models.tensor(models.additive(x)) for kind, x in by_type.items()}
     mask = mask if getattr(config, "layer_types", None) else mask["sliding_attention"]

@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2, Swin and CLIP: patches of images, which have their colors last.
+"""ViT, DeiT, DINOv2, Swin, CLIP and SigLIP: patches of images, which have their colors last.
 
 The first token is the class token, to which a classifier applies; DeiT has one of distillation
 after it. The pooler is left out. Refused are a model whose logits are the mean of two classifiers,
@@ -13,12 +13,15 @@ from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.convert.huggingface.config import Config
+from keras_attention.layers.blocks.feed_forward import FeedForward
 from keras_attention.layers.blocks.norms import LayerScale, PooledNorm
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.blocks.window_attention import Padding, WindowAttention
 from keras_attention.layers.embeddings.grid_embedding import LearnedGridEmbedding
 from keras_attention.layers.embeddings.patches import PatchMerging
+from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.pooling import ClassToken
+from keras_attention.layers.sets import LearnedQueries
 from keras_attention.models import Embeddings, Encoder, Logits
 
 IMAGES = (
@@ -254,14 +257,15 @@ def _swin_tensors(name, model):
 # of the pooled output, `model.final_norm.pooled(states)`.
 
 PARTS = ("text", "vision")
-FIELDS = (
-    fields.COMMON
+_BOTH = fields.COMMON | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
+FIELDS = {
+    "clip": _BOTH
     | fields.defaults(projection_dim=512)
-    | {f"{name}_config": fields.read(None, dict | None) for name in PARTS}
     # Unless null, replaces the whole configuration of a tower.
     | {f"{name}_config_dict": fields.read(None, dict | None) for name in PARTS}
-    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value")
-)
+    | fields.ignored("of the likeness of texts and images", "logit_scale_init_value"),
+    "siglip": _BOTH,
+}
 # Fields of both towers, with the sizes that files may leave out.
 _TOWER = (
     fields.COMMON
@@ -273,16 +277,16 @@ _TOWER = (
 
 def tower(values, where, name):
     """The fields of a tower, as `transformers` writes them for it alone, and where they are."""
-    config = Config(values, FIELDS, where)
-    field = f"{name}_config"
-    if config[f"{field}_dict"] is not None:
+    kind = values["model_type"]
+    config, field = Config(values, FIELDS[kind], where), f"{name}_config"
+    if config.get(f"{field}_dict") is not None:
         field = f"{field}_dict"
-    return {
-        **(config[field] or {}),
-        "model_type": f"clip_{name}_model",
-        "architectures": [f"CLIP{name.title()}ModelWithProjection"],
-        "projection_dim": config["projection_dim"],
-    }, f"{field} of {where}"
+    cls, given = f"Siglip{name.title()}Model", config[field] or {}
+    if kind == "clip":
+        cls = f"CLIP{name.title()}ModelWithProjection"
+        given = {**given, "projection_dim": config["projection_dim"]}
+    own = {"model_type": f"{kind}_{name}_model", "architectures": [cls]}
+    return {**given, **own}, f"{field} of {where}"
 
 
 _BLOCKS = entries.blocks(
@@ -290,6 +294,13 @@ _BLOCKS = entries.blocks(
         "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
     )
 )
+
+
+_TEXT = {
+    "embeddings.token_embedding.weight": "embeddings.tokens.table",
+    "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+    "final_layer_norm": "final_norm",
+}
 
 
 def _clip(name, fields, tensors, **given):
@@ -323,6 +334,64 @@ def _clip(name, fields, tensors, **given):
         unread={pattern: "of the other tower, and of both"},
         **given,
     )
+
+
+# SigLIP, whose towers end in a layer that projects a text, and one that pools an image
+#
+# Every token of a text has an output; that of the whole text is the last one, which may be padding:
+# it was trained with texts of 64 tokens, and without a mask. An image has one output.
+
+_SIGLIP = (
+    fields.COMMON
+    | fields.defaults(hidden_size=768, intermediate_size=3072, num_hidden_layers=12)
+    | fields.defaults(num_attention_heads=12, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh")
+    | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
+)
+
+
+def _siglip(config):
+    logits, norm, vision = None, stacks.norm(config, "final_norm"), "image_size" in config
+    stacks.has_head(config, "SiglipVision" if vision else "SiglipText", [])
+    if vision:
+        embedded = embeddings(config, [])
+        norm = _pooling(config) if config["vision_use_head"] else norm
+    else:
+        table = stacks.positions(config["max_position_embeddings"])
+        embedded, size = stacks.embeddings(config, positions=table), config["projection_size"]
+        size = size or config["hidden_size"]
+        logits = Logits(size, tied=False, use_bias=True, name="projection")
+    blocks = stacks.blocks(config, lambda n: {"residual": "pre"})
+    return Encoder(blocks, embedded, norm, logits)
+
+
+def _pooling(config):
+    """A norm, attention from one learned query, and a network beside what it returns."""
+    dim, heads = config["hidden_size"], config["num_attention_heads"]
+    states = keras.Input((None, dim), name="states")
+    x = stacks.norm(config)(states)
+    attention = MultiHeadAttention(heads, dim // heads, use_bias=True, name="attention")
+    x = attention(LearnedQueries(1, name="query")(x), x)
+    network = FeedForward(config["intermediate_size"], config["hidden_act"], name="network")
+    x = keras.layers.Add(name="sum")([x, network(stacks.norm(config, "pooled_norm")(x))])
+    return keras.Model(states, x, name="final_norm")
+
+
+_POOLED = {
+    "post_layernorm": "layers.1",
+    "head.probe": entries.axes("layers.2.queries", 3),
+    "head.attention.in_proj": tuple(f"layers.3.{role}_dense" for role in entries.ROLES[:3]),
+    "head.attention.out_proj": "layers.3.output_dense",
+    "head.layernorm": "layers.4",
+    **entries.network("head.mlp. fc1 fc2", "layers.5"),
+}
+
+
+def _siglip_end(name, model):
+    """The tensors of what follows the blocks."""
+    if not isinstance(model.final_norm, keras.Model):
+        return entries.of({"post_layernorm": "final_norm"}, model, name)
+    found = entries.of(_POOLED, model.final_norm, name)
+    return [entry._replace(name=entry.name.replace("in_proj.", "in_proj_")) for entry in found]
 
 
 ARCHITECTURES = {
@@ -362,11 +431,28 @@ ARCHITECTURES = {
         "Text",
         fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
         | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
+        _TEXT,
+    ),
+    "siglip_text_model": Architecture(
+        _SIGLIP
+        | fields.defaults(vocab_size=32000, max_position_embeddings=64)
+        | fields.nullable(projection_size=None),
+        _siglip,
+        {"encoder.layers": _BLOCKS, "head": "logits.dense", **_TEXT},
+        prefix="text_model.",
+    ),
+    "siglip_vision_model": Architecture(
+        _SIGLIP
+        | fields.defaults(num_channels=3, image_size=224, patch_size=16, vision_use_head=True),
+        _siglip,
         {
-            "embeddings.token_embedding.weight": "embeddings.tokens.table",
+            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
             "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
-            "final_layer_norm": "final_norm",
+            "encoder.layers": _BLOCKS,
+            "": _siglip_end,
         },
+        prefix="vision_model.",
+        input_shape=input_shape,
     ),
     "clip_vision_model": _clip(
         "Vision",

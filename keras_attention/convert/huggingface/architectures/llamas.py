@@ -1,11 +1,16 @@
 """Llama, and decoders that differ from it in options.
 
-They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R, GLM-4 (2025), Nemotron, Gemma
-1 and 2, and the text model of Gemma 3.
+They are Mistral, Qwen 2 and 3, SmolLM3, Phi-3, StarCoder2, Command R (7B too), GLM-4 (2025),
+Nemotron, OLMo 2 and 3, Granite, StableLM, Gemma 1 and 2, and the text model of Gemma 3.
 """
 
+import functools
+
+import keras
+
+from keras_attention import scores
 from keras_attention.convert.huggingface import entries, fields, rope, stacks
-from keras_attention.layers.blocks.norms import RMSNorm
+from keras_attention.layers.blocks.norms import HeadNorm, RMSNorm
 
 
 def decoder(length, theta=10000.0, **defaults):
@@ -26,8 +31,9 @@ def stack(length, theta=10000.0, rms_norm_eps=1e-6, **defaults):
 BIASES = fields.defaults(attention_bias=False, mlp_bias=False)
 WINDOWS = fields.defaults(use_sliding_window=False) | fields.nullable(sliding_window=4096)
 TYPES = {"layer_types": fields.read(None, list | None)}
+_PROJECTIONS = entries.attention("self_attn. q_proj k_proj v_proj o_proj")
 ATTENTION = {
-    **entries.attention("self_attn. q_proj k_proj v_proj o_proj"),
+    **_PROJECTIONS,
     "self_attn.q_norm": "attention.query_norm",
     "self_attn.k_norm": "attention.key_norm",
 }
@@ -83,6 +89,78 @@ def _added_to_1(name, owner, path):
     return entries.of({".weight": weight, ".bias": f"{path}.beta"}, owner, name)
 
 
+# Cohere: one LayerNorm without an offset for both branches, side by side
+
+_COHERE = decoder(8192, layer_norm_eps=1e-5, logit_scale=0.0625, tie_word_embeddings=True)
+_COHERE |= fields.defaults(head_dim=fields.count(None), attention_bias=fields.only(False))
+
+
+def _cohere(config, n):
+    """Layers that see all have no positions, where there are types."""
+    norm = {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
+    found = {"norm": norm, "qk_norm": _by_head(config, "use_qk_norm")}
+    full = "layer_types" in config and stacks.layer_types(config)[n] == "full_attention"
+    return {**found, "position": None} if full else found
+
+
+def _by_head(config, wanted):
+    return HeadNorm("layer", epsilon=config["layer_norm_eps"]) if config.get(wanted) else False
+
+
+_ONE, _INTERLEAVED = entries.norms("input_layernorm"), {"layout": "interleaved"}
+_like_cohere = functools.partial(
+    llama, tensors=_ONE | ATTENTION | GATED, residual="parallel", rotary=_INTERLEAVED
+)
+
+# OLMo: norms after the branches alone, and of queries and keys over all heads
+
+OLMO = stack(
+    2048, rms_norm_eps=1e-5, head_dim=fields.count(None), attention_bias=fields.only(False)
+)
+_OLMO3_BASES = dict.fromkeys(("full_attention", "sliding_attention"), ("rope_theta", 5e5))
+
+
+def olmo_normed(config, n):
+    """Queries and keys have norms over the features of all heads."""
+    return {"qk_norm": HeadNorm("rms", together=True, epsilon=config["rms_norm_eps"])}
+
+
+def _olmo2(config, n):
+    norm = {"attention": None, "attention_output": "rms"}
+    norm |= {"feed_forward": None, "feed_forward_output": "rms"}
+    return {**olmo_normed(config, n), "norm": norm}
+
+
+def _rotary_by_type(config, n, bases):
+    """The positions of a layer, as an option; `rope_scaling` is of those that see all."""
+    found = rope.rotary_by_type(config, stacks.head_size(config), bases, ["full_attention"])
+    return {"position": found[stacks.layer_types(config)[n]]}
+
+
+_AFTER = {
+    **ATTENTION,
+    "post_attention_layernorm": "attention_output_norm",
+    **GATED,
+    "post_feedforward_layernorm": "feed_forward_output_norm",
+}
+_GEMMA_TENSORS = _AFTER | entries.norms("input_layernorm pre_feedforward_layernorm")
+
+
+def _granite(config, n):
+    """Branches are multiplied before they are added."""
+    multiplied = keras.layers.Rescaling(config["residual_multiplier"])
+    norm = {"attention": "rms", "attention_output": multiplied}
+    norm |= {"feed_forward": "rms", "feed_forward_output": multiplied}
+    return {"score": scores.ScaledDot(config["attention_multiplier"]), "norm": norm}
+
+
+def _stablelm(config, n):
+    options = {"residual": "parallel", "norm": {"feed_forward": "shared"}}
+    options = options if config["use_parallel_residual"] else {}
+    use_bias = "qkv" if config["use_qkv_bias"] else False
+    return {**options, "use_bias": use_bias, "qk_norm": _by_head(config, "qk_layernorm")}
+
+
 # Gemma
 
 _BASES = {"full_attention": ("rope_theta", 1e6), "sliding_attention": ("rope_local_base_freq", 1e4)}
@@ -98,13 +176,6 @@ _GEMMA = (
     | fields.ignored("not read beside `hidden_activation`", "hidden_act")
     | fields.ignored("not read beside `sliding_window`", "sliding_window_size")
 )
-_GEMMA_TENSORS = {
-    **entries.norms("input_layernorm pre_feedforward_layernorm"),
-    **ATTENTION,
-    "post_attention_layernorm": "attention_output_norm",
-    **GATED,
-    "post_feedforward_layernorm": "feed_forward_output_norm",
-}
 
 
 def _gemma(config, n):
@@ -113,10 +184,8 @@ def _gemma(config, n):
 
 
 def _gemma3(config, n):
-    types = stacks.layer_types(config, lambda n: (n + 1) % config["sliding_window_pattern"])
-    found = rope.rotary_by_type(config, config["head_dim"], _BASES, ["full_attention"])
-    qk_norm = _gemma(config, n)["norm"]
-    return {**_gemma(config, n), "qk_norm": qk_norm, "position": found[types[n]]}
+    options = {"qk_norm": _gemma(config, n)["norm"], **_rotary_by_type(config, n, _BASES)}
+    return {**_gemma(config, n), **options, "causal": not config["use_bidirectional_attention"]}
 
 
 # Vectors of tokens are multiplied by the root of their size.
@@ -177,19 +246,59 @@ ARCHITECTURES = {
         tensors={**BRANCHES, **entries.network("mlp. c_fc c_proj")},
         gated=False,
     ),
-    # One LayerNorm without an offset for both branches, side by side.
-    "cohere": llama(
-        decoder(8192, theta=500000.0, layer_norm_eps=1e-5, head_dim=fields.count(None))
-        | fields.defaults(logit_scale=0.0625, tie_word_embeddings=True)
-        | fields.fixed(attention_bias=False)
-        # Norms of queries and keys, as in Command R+, have weights for each head.
-        | fields.off("use_qk_norm"),
-        lambda config, n: {
-            "norm": {"attention": stacks.norm(config, center=False), "feed_forward": "shared"}
+    "cohere": _like_cohere(
+        _COHERE | fields.defaults(rope_theta=500000.0, use_qk_norm=False), _cohere
+    ),
+    "cohere2": _like_cohere(
+        _COHERE
+        | TYPES
+        | fields.nullable(sliding_window=4096)
+        | fields.defaults(sliding_window_pattern=4)
+        # `transformers` computes this whatever the fields contain.
+        | fields.each("use_gated_activation use_parallel_block", fields.only(True, None))
+        | fields.fixed(use_embedding_sharing=(True, None), rotary_pct=(1.0, None))
+        | fields.fixed(position_embedding_type=("rope_gptj", None))
+        | fields.off("use_qk_norm use_parallel_embedding")
+        | fields.ignored("not read", "layer_switch order_of_interleaved_layers"),
+        _cohere,
+    ),
+    "olmo2": llama(OLMO, _olmo2, _AFTER, residual="sandwich"),
+    "olmo3": llama(
+        OLMO
+        | rope.fields_by_type(2048, _OLMO3_BASES)
+        | TYPES
+        | fields.nullable(sliding_window=4096)
+        # Other values would be of some layers alone.
+        | fields.fixed(rope_theta=500000.0, sliding_window_pattern=4),
+        lambda config, n: _olmo2(config, n) | _rotary_by_type(config, n, _OLMO3_BASES),
+        _AFTER,
+        residual="sandwich",
+    ),
+    "granite": llama(
+        stack(2048, embedding_multiplier=1.0, residual_multiplier=1.0, attention_multiplier=1.0)
+        | BIASES
+        | fields.defaults(logits_scaling=fields.read(1.0, least=1e-6)),
+        _granite,
+        further=lambda config: {
+            "embeddings": {"scale": config["embedding_multiplier"]},
+            "logits": {"scale": 1 / config["logits_scaling"]},
         },
-        {**entries.norms("input_layernorm"), **ATTENTION, **GATED},
-        residual="parallel",
-        rotary={"layout": "interleaved"},
+        residual="sandwich",
+    ),
+    # LayerNorms, and a quarter of the features rotated.
+    "stablelm": llama(
+        decoder(4096, partial_rotary_factor=0.25, layer_norm_eps=1e-5, num_key_value_heads=32)
+        | fields.defaults(use_qkv_bias=False, qk_layernorm=False, use_parallel_residual=False),
+        _stablelm,
+        {**_PROJECTIONS, **GATED}
+        | {
+            "": lambda name, block: entries.of(
+                NORMS if block.residual == "pre" else _ONE, block, name
+            ),
+            "self_attn.q_layernorm.norms": entries.of_heads("attention.query_norm"),
+            "self_attn.k_layernorm.norms": entries.of_heads("attention.key_norm"),
+        },
+        rotary=_HALF,
     ),
     # Norms on both sides of branches, and half of the features rotated, in turns.
     "glm4": llama(
@@ -241,6 +350,8 @@ ARCHITECTURES = {
         | rope.fields_by_type(131072, _BASES)
         | fields.defaults(sliding_window_pattern=6)
         | fields.defaults(final_logit_softcapping=fields.read(None, float | None))
+        # EmbeddingGemma: all tokens see each other, or those of a window around them.
+        | fields.defaults(use_bidirectional_attention=fields.read(False, bool | None))
         | fields.ignored("not read", "attn_logit_softcapping _sliding_window_pattern"),
         _gemma3,
         _GEMMA_TENSORS,

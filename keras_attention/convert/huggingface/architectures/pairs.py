@@ -1,4 +1,4 @@
-"""Encoder–decoders: BART, mBART, Marian, Pegasus, Whisper, T5 and its version 1.1, and mT5.
+"""Encoder–decoders: BART, mBART, Marian, Pegasus, M2M-100 (NLLB), Whisper, T5, its 1.1, and mT5.
 
 Those of BART's kind have norms and positions in other places. Whisper's encoder is of spectrograms:
 its input is (B, frames, mel bands), transposed beside `transformers`. In T5, all layers of a side
@@ -68,24 +68,35 @@ def _pair(config, logits, residual, encoder, decoder):
     return EncoderDecoder(side("encoder", encoder), side("decoder", decoder, logits=logits))
 
 
-def _text(config, residual="post", sines=False):
+def _text(config, residual="post", sines=None, use_bias=True):
+    """A pair of texts; `sines` is from a `Config` to options of positions, None for tables."""
     heads = ["ForConditionalGeneration", "MTModel"]
-    has_head = stacks.has_head(config, "Bart MBart Marian Pegasus", heads)
+    has_head = stacks.has_head(config, "Bart MBart Marian Pegasus M2M100", heads)
     if config.get("decoder_vocab_size") is not None:
         config.require("decoder_vocab_size", config["vocab_size"], None)
     scale = config["d_model"] ** 0.5 if config["scale_embedding"] else 1
     tokens = stacks.table(config, scale=scale)
 
     def embeddings():
-        if sines:
-            positions, norm = SinCosPositionEmbedding(layout="half_split", name="positions"), None
+        if sines is not None:
+            options = {"layout": "half_split", "name": "positions", **sines(config)}
+            positions, norm = SinCosPositionEmbedding(**options), None
         else:
             positions = stacks.positions(config["max_position_embeddings"])
             norm = stacks.layer_norm(1e-5)
         return stacks.embeddings(config, tokens=tokens, positions=positions, norm=norm)
 
-    logits = Logits(config["vocab_size"], use_bias=True, name="logits") if has_head else None
+    logits = Logits(config["vocab_size"], use_bias=use_bias, name="logits") if has_head else None
     return _pair(config, logits, residual, embeddings(), embeddings())
+
+
+def _m2m(config):
+    """The longest of its wavelengths is of the last pair, and the row of padding is the first."""
+    half, rest = divmod(config["d_model"], 2)
+    if rest or half < 2:
+        config.refuse("d_model", "an even number of at least 4", config["d_model"])
+    shift = config["pad_token_id"] + 1
+    return {"max_wavelength": 10000.0 ** (half / (half - 1)), "shift": shift}
 
 
 def _whisper(config):
@@ -143,7 +154,7 @@ def _like_bart(fields, **options):
         head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
         unread={
             # Others have them among the tensors of the model.
-            r"(encoder|decoder)\.embed_positions\.weight": "of models where they are computed",
+            r"(encoder|decoder)\.embed_positions\.weights?": "of models where they are computed",
         },
         same={"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight", r"lm_head\.weight"]},
         optional=("final_logits_bias",),
@@ -290,8 +301,17 @@ _like_t5 = functools.partial(
 ARCHITECTURES = {
     "bart": _like_bart(_BART),
     "mbart": _like_bart(_BART | _PRE, residual="pre"),
-    "marian": _like_bart(_MARIAN, sines=True),
-    "pegasus": _like_bart(_BART | _PRE | _SINES, residual="pre", sines=True),
+    "marian": _like_bart(_MARIAN, sines=lambda config: {}),
+    "pegasus": _like_bart(_BART | _PRE | _SINES, residual="pre", sines=lambda config: {}),
+    "m2m_100": _like_bart(
+        _SIDES
+        | fields.defaults(scale_embedding=True, activation_function="relu")
+        | fields.defaults(pad_token_id=fields.read(1, least=0))
+        | fields.ignored("positions are computed", "max_position_embeddings"),
+        residual="pre",
+        sines=_m2m,
+        use_bias=False,
+    ),
     "whisper": Architecture(
         _WHISPER,
         _whisper,
