@@ -61,6 +61,8 @@ class Decoder(Stack):
 
     # A cache has no room for masked cells, so its calls count real ones, and those without it too.
     _counts = True
+    # A cache has a dtype of its own.
+    _unrounded = ("cache",)
 
     def call(
         self,
