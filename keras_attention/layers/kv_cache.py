@@ -446,7 +446,8 @@ CONTEXT = Context(key="float", value="float", mask="bool")
 
 def _layouts(*names):
     """The layouts of caches with these arrays of tokens, in the order in which they are tried."""
-    found, floats = [CONTEXT], dict.fromkeys(names, "float")
+    found: list[Layout] = [CONTEXT]
+    floats = dict.fromkeys(names, "float")
     scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
     for arrays in (scaled, floats):
         arrays["index"] = "int32"

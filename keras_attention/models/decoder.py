@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -233,16 +234,19 @@ class Decoder(Stack):
         mask: Tensor | None = None,
         cache_dtype: Dtype | None = None,
         spare: int = 0,
+        cache: list[Cache] | None = None,
     ) -> tuple[Tensor, list[Cache]]:
         """Reads a prompt, so that `step` can go on from it.
 
         Args:
             prompt: integers (B, T), T ≥ 1, padded on the left where rows differ in length: the last
-                column is of real tokens.
+                column is of real tokens. With a `cache`, what follows its tokens.
             max_tokens: how many tokens may follow.
             context: as in a call.
             mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
             cache_dtype, spare: of the caches, as `dtype` and `spare` of `make_cache`.
+            cache: of an earlier call, to go on from: of a text that goes on, or with one row of a
+                beginning that all rows have. It grows by what may follow.
 
         Returns:
             `(last, cache)`, the last tokens (B,) and the caches of the others: arguments of
@@ -254,18 +258,27 @@ class Decoder(Stack):
                 a positive integer.
             TypeError: `prompt` does not have integers.
         """
-        prompt, mask = self._checked(prompt, mask, max_tokens)
-        length = prompt.shape[1] - 1
+        before = 0 if cache is None else _tokens_in(cache)
+        prompt, mask = self._checked(prompt, mask, max_tokens, before)
+        length, rows = prompt.shape[1] - 1, ops.shape(prompt)[0]
         if not self.built:
             self(prompt, context, mask=mask)
-        cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens, cache_dtype, spare)
+        if cache is None:
+            cache = self.make_cache(rows, length + max_tokens, cache_dtype, spare)
+        else:
+            cache = self.grow_cache(cache, before + length + max_tokens, spare)
+            if cache[0]["index"].shape[0] == 1:
+                cache = keras.tree.map_structure(lambda x: ops.repeat(x, rows, axis=0), cache)
         if length:
             mask = None if mask is None else mask[:, :-1]
             _, cache = self(prompt[:, :-1], context, mask=mask, cache=cache, training=False)
         return prompt[:, -1], cache
 
-    def _checked(self, prompt, mask, max_tokens):
-        """A prompt and its mask as tensors; raises where steps after it would go wrong."""
+    def _checked(self, prompt, mask, max_tokens, before=0):
+        """A prompt and its mask as tensors; raises where steps after it would go wrong.
+
+        It follows `before` tokens.
+        """
         shapes.check_count("max_tokens", max_tokens)
         prompt = _tokens(prompt)
         mask = masks.boolean("mask", mask)
@@ -291,10 +304,11 @@ class Decoder(Stack):
                 f"on the left. Received: mask[{row}]={values[row].tolist()}"
             )
         # The last of the tokens that follow is never read.
-        if None not in (most, longest) and longest + max_tokens - 1 > most:
+        if None not in (most, longest) and before + longest + max_tokens - 1 > most:
             raise ValueError(
                 f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
-                f"Received: a prompt of {longest} tokens and max_tokens={max_tokens}"
+                f"Received: a prompt of {longest} tokens after {before} of a cache, and "
+                f"max_tokens={max_tokens}"
             )
         return prompt, mask
 
@@ -314,6 +328,15 @@ class Decoder(Stack):
         real = ops.ones_like(tokens[:, None], dtype="bool")
         logits, cache = self(tokens[:, None], context, mask=real, cache=cache, training=False)
         return logits[:, 0], cache
+
+
+def _tokens_in(cache):
+    """The most tokens that a row of a stack's cache has, or may have where that is not known."""
+    index = shapes.visible_values(cache[0]["index"])
+    if index is None:
+        # Windows and states have fewer entries, and need not grow.
+        return max(kv_cache.entries(x) or 0 for x in cache)
+    return int(index.max(initial=0))
 
 
 def _tokens(rows):
