@@ -6,7 +6,8 @@ of unequal length need no mask: the token at position p is entry p mod C. If C i
 sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens. A ring with
 spare entries, of which tokens can be taken back, has "reached": (B,), the largest index so far.
 
-Without "value", the keys are the values too.
+Without "value", the keys are the values too. Those of int8 are multiples of a number for each head
+and token, "key_scale" and "value_scale": (B, G, C, 1).
 
 The memory of cross-attention is `{"key": (B, G, S, K), "value": (B, G, S, V), "mask": (B, S)}`,
 which never changes.
@@ -14,8 +15,8 @@ which never changes.
 A state is `{"state": (B, G, K', V'), "index": (B,)}`: sums over all tokens, of constant size. If
 heads are convolved along the sequence, it has the inputs of the last tokens too, "last" (B, N, F).
 
-A `Layout` is a layer's interface to either. To add one, with quantized keys for instance, add it to
-the layer's `layouts`, and write a function that makes its dictionary.
+A `Layout` is a layer's interface to either. To add one, add it to the layer's `layouts`, and write
+a function that makes its dictionary.
 
 Heads come before entries, unlike everywhere else: so all that a head reads for one more token
 is contiguous, and the matrix products of a step need no transpose.
@@ -43,9 +44,28 @@ def make(batch_size, arrays, dtype, spare=0):
         shapes.check_count("batch_size", batch_size, minimum=0)
     for name, shape in arrays.items():
         shapes.check_memory(name, shape)
-    found = {n: ops.full((batch_size, *shape), _nothing(n), dtype) for n, shape in arrays.items()}
+    found = {}
+    for name, shape in with_scales(arrays, dtype).items():
+        # bfloat16 has the range of float32, and rounding a scale is no error of its multiples.
+        kind = dtype if name in arrays else "bfloat16"
+        found[name] = ops.full((batch_size, *shape), _nothing(name), kind)
     counts = ("index", "reached") if spare else ("index",)
     return {**found, **{name: ops.zeros((batch_size,), "int32") for name in counts}}
+
+
+def with_scales(arrays, dtype):
+    """The shapes of arrays of this dtype, and of the scales that those of int8 have."""
+    dtype = keras.backend.standardize_dtype(dtype)
+    if "float" not in dtype and dtype != "int8":
+        raise ValueError(f"`dtype` of a cache must be one of floats, or int8. Received: {dtype!r}")
+    if dtype != "int8":
+        return arrays
+    scales = {_scale(name): (*shape[:-1], 1) for name, shape in arrays.items()}
+    return {**arrays, **scales}
+
+
+def _scale(name):
+    return f"{name}_scale"
 
 
 def slots(length, spare, window):
@@ -142,8 +162,30 @@ def context(key, value, mask):
 
 def read(cache, dtype):
     """Value (B, C, G, V) and key (B, C, G, K) of a cache, in a dtype."""
-    key = _transposed(ops.cast(cache["key"], dtype))
-    return _transposed(ops.cast(cache["value"], dtype)) if "value" in cache else key, key
+    key = _read(cache, "key", dtype)
+    return _read(cache, "value", dtype) if "value" in cache else key, key
+
+
+def _read(cache, name, dtype):
+    """The heads (B, C, G, K) of a cache's array of this name."""
+    scale = cache.get(_scale(name))
+    if scale is None:
+        return _transposed(ops.cast(cache[name], dtype))
+    # In float32, which is quicker on CPUs, and where a kernel casts them again, a program does not.
+    found, scale = (ops.cast(x, shapes.full_precision(dtype)) for x in (cache[name], scale))
+    return _transposed(ops.cast(found * scale, dtype))
+
+
+def _stored(cache, name, heads):
+    """Heads by the names of the arrays that a cache has for them."""
+    if _scale(name) not in cache:
+        return {name: heads}
+    heads = ops.cast(heads, shapes.full_precision(heads.dtype))
+    # Below 127 by as much as a scale of bfloat16 may be too small.
+    scale = ops.max(ops.abs(heads), axis=-1, keepdims=True) / 126.5
+    scale = ops.cast(scale, cache[_scale(name)].dtype)
+    steps = ops.round(heads / ops.maximum(ops.cast(scale, heads.dtype), 1e-30))
+    return {name: steps, _scale(name): scale}
 
 
 def _transposed(array):
@@ -198,6 +240,7 @@ class Layout:
         return {
             "key": (batch, heads, slots, key_dim),
             "value": (batch, heads, slots, value_dim),
+            **dict.fromkeys(("key_scale", "value_scale"), (batch, heads, slots, 1)),
             **dict.fromkeys(("index", "reached"), (batch,)),
             "mask": (batch, slots),
         }
@@ -367,6 +410,7 @@ class Ring(Full):
         if seen is None:
             # Its output is NaN: so is the value before it.
             name = "value" if "value" in cache else "key"
+            name = _scale(name) if _scale(name) in cache else name
             row = ops.full_like(cache[name][:, :, :1], float("nan"))
             at = _rows(cache[name], index - 1)
             cache = {**cache, name: _write_one(cache[name], row, at, lost)}
@@ -374,8 +418,8 @@ class Ring(Full):
             raise ValueError(
                 f"This cache of a window of {window} tokens has {slots} entries, and later tokens "
                 "took the places of those that are needed again: pass as `spare` of `make_cache` "
-                f"how many may be taken back. Received: {_numbers(cache['index'])} tokens in the rows, "
-                f"to be cut to {_numbers(index)}"
+                f"how many may be taken back. Received: {_numbers(cache['index'])} tokens in the "
+                f"rows, to be cut to {_numbers(index)}"
             )
         return super().cut(cache, index, window)
 
@@ -398,14 +442,21 @@ class State(Layout):
 
 
 CONTEXT = Context(key="float", value="float", mask="bool")
-_KEYS = {"key": "float", "index": "int32"}
-_PAIRS = {"key": "float", "value": "float", "index": "int32"}
-_SPARE = {"reached": "int32"}
-# Layouts in the order in which they are tried, and those for keys that are the values too.
-LAYOUTS, KEYS_ALONE = (
-    (CONTEXT, Ring(**arrays, **_SPARE), Ring(**arrays), Full(**arrays))
-    for arrays in (_PAIRS, _KEYS)
-)
+
+
+def _layouts(*names):
+    """The layouts of caches with these arrays of tokens, in the order in which they are tried."""
+    found: list[Layout] = [CONTEXT]
+    floats = dict.fromkeys(names, "float")
+    scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
+    for arrays in (scaled, floats):
+        arrays["index"] = "int32"
+        found += [Ring(**arrays, reached="int32"), Ring(**arrays), Full(**arrays)]
+    return tuple(found)
+
+
+# The second are of keys that are the values too.
+LAYOUTS, KEYS_ALONE = _layouts("key", "value"), _layouts("key")
 STATE = State(state="float", index="int32")
 # A state of exponentials, each divided by that of the largest exponent of its feature.
 STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")
@@ -435,7 +486,8 @@ def append(cache, key, value, mask=None, after=None):
         new["reached"] = ops.maximum(cache["reached"], after)
     for name, heads in (("key", key), ("value", value)):
         if name in cache:
-            new[name] = write(cache[name], heads, *at)
+            for stored, array in _stored(cache, name, heads).items():
+                new[stored] = write(cache[stored], array, *at)
     return {**cache, **new}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
@@ -67,6 +68,8 @@ class Decoder(Stack, Generating):
 
     # A cache has no room for masked cells, so its calls count real ones, and those without it too.
     _counts = True
+    # A cache has a dtype of its own.
+    _unrounded = ("cache",)
 
     def call(
         self,
@@ -320,16 +323,19 @@ class Decoder(Stack, Generating):
         mask: Tensor | None = None,
         cache_dtype: Dtype | None = None,
         spare: int = 0,
+        cache: list[Cache] | None = None,
     ) -> tuple[Tensor, list[Cache]]:
         """Reads a prompt, so that `step` can go on from it.
 
         Args:
             prompt: integers (B, T), T ≥ 1, padded on the left where rows differ in length: the last
-                column is of real tokens.
+                column is of real tokens. With a `cache`, what follows its tokens.
             max_tokens: how many tokens may follow.
             context: as in a call.
             mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
             cache_dtype, spare: of the caches, as `dtype` and `spare` of `make_cache`.
+            cache: of an earlier call, to go on from: of a text that goes on, or with one row of a
+                beginning that all rows have. It grows by what may follow.
 
         Returns:
             `(last, cache)`, the last tokens (B,) and the caches of the others: arguments of
@@ -341,19 +347,28 @@ class Decoder(Stack, Generating):
                 a positive integer.
             TypeError: `prompt` does not have integers.
         """
-        prompt, mask = self._checked(prompt, mask, max_tokens)
-        length = prompt.shape[1] - 1
+        before = 0 if cache is None else _tokens_in(cache)
+        prompt, mask = self._checked(prompt, mask, max_tokens, before)
+        length, rows = prompt.shape[1] - 1, ops.shape(prompt)[0]
         if not self.built:
             self(prompt, context, mask=mask, logits_to_keep=0)
-        cache = self.make_cache(ops.shape(prompt)[0], length + max_tokens, cache_dtype, spare)
+        if cache is None:
+            cache = self.make_cache(rows, length + max_tokens, cache_dtype, spare)
+        else:
+            cache = self.grow_cache(cache, before + length + max_tokens, spare)
+            if cache[0]["index"].shape[0] == 1:
+                cache = keras.tree.map_structure(lambda x: ops.repeat(x, rows, axis=0), cache)
         if length:
             mask = None if mask is None else mask[:, :-1]
             given = {"mask": mask, "cache": cache, "training": False, "logits_to_keep": 0}
             _, cache = self(prompt[:, :-1], context, **given)
         return prompt[:, -1], cache
 
-    def _checked(self, prompt, mask, max_tokens):
-        """A prompt and its mask as tensors; raises where steps after it would go wrong."""
+    def _checked(self, prompt, mask, max_tokens, before=0):
+        """A prompt and its mask as tensors; raises where steps after it would go wrong.
+
+        It follows `before` tokens.
+        """
         shapes.check_count("max_tokens", max_tokens)
         prompt = tokens_of(prompt)
         mask = masks.boolean("mask", mask)
@@ -379,10 +394,11 @@ class Decoder(Stack, Generating):
                 f"on the left. Received: mask[{row}]={values[row].tolist()}"
             )
         # The last of the tokens that follow is never read.
-        if None not in (most, longest) and longest + max_tokens - 1 > most:
+        if None not in (most, longest) and before + longest + max_tokens - 1 > most:
             raise ValueError(
                 f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
-                f"Received: a prompt of {longest} tokens and max_tokens={max_tokens}"
+                f"Received: a prompt of {longest} tokens after {before} of a cache, and "
+                f"max_tokens={max_tokens}"
             )
         return prompt, mask
 
@@ -420,3 +436,12 @@ class Decoder(Stack, Generating):
             `(logits, cache)`, logits (R, N, vocabulary_size).
         """
         return self(tokens, context, mask=mask, cache=cache, training=False)
+
+
+def _tokens_in(cache):
+    """The most tokens that a row of a stack's cache has, or may have where that is not known."""
+    index = shapes.visible_values(cache[0]["index"])
+    if index is None:
+        # Windows and states have fewer entries, and need not grow.
+        return max(kv_cache.entries(x) or 0 for x in cache)
+    return int(index.max(initial=0))

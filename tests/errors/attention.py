@@ -162,6 +162,7 @@ ROWS = {
     ),
     "2 entries.*up to 3 in a row": lambda: cached(multi_head().make_cache(B, T - 1)),
     "length=0": lambda: multi_head().make_cache(B, 0),
+    "one of floats, or int8.*'int32'": lambda: multi_head().make_cache(B, T, dtype="int32"),
     "batch_size=-1": lambda: multi_head().make_cache(-1, T),
     "Received also: value$": (lambda: cached(value=X), lambda: cached(x=[X, X])),
     "a cache of 2 tokens for a window of 2": lambda: cached(

@@ -140,6 +140,8 @@ ROWS = {
     "prompt=1, mask=2": lambda: start([[1, 2]], mask=true(2, 2)),
     r"`mask` .*mask\.shape=\(1, 2, 2\)": lambda: start([[1, 2]], mask=true(1, 2, 2)),
     r"mask\[1\]=\[True, False\]": lambda: start([[1, 2]] * 2, mask=[[True, True], [True, False]]),
-    "the 5 positions": lambda: start([[1, 2, 3]], 4, positions=ka.LearnedPositionEmbedding(5)),
+    "the 5 positions.* after 0 of a cache": lambda: start(
+        [[1, 2, 3]], 4, positions=ka.LearnedPositionEmbedding(5)
+    ),
     "source=2, prompt=1": lambda: translator().start(IDS, [[1]], max_tokens=2),
 }

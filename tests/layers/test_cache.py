@@ -82,6 +82,61 @@ def test_a_cache_keeps_its_own_dtype():
     assert keras.backend.standardize_dtype(cache["key"].dtype) == "float32"
 
 
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (ka.MultiHeadAttention, {"position": "rotary", "num_key_value_heads": 2}),
+        (ka.MultiHeadAttention, {"position": "alibi", "pattern": WINDOW, "use_sink": True}),
+        (ka.MultiHeadLatentAttention, {"rope_dim": 4, "latent_dim": 16}),
+        (ka.DifferentialAttention, {}),
+    ],
+)
+def test_a_cache_of_int8_has_a_scale_by_head_and_token_and_is_nearly_equal(make, options):
+    layer = built(make(H, 8, **options), X.shape)
+    wide, start = (layer.make_cache(B, 12, dtype, spare=2) for dtype in ("bfloat16", "int8"))
+    dtypes = {name: keras.backend.standardize_dtype(x.dtype) for name, x in start.items()}
+    for name in {"key", "value"} & wide.keys():
+        assert (dtypes[name], dtypes[f"{name}_scale"]) == ("int8", "bfloat16")
+        assert tuple(start[name].shape) == tuple(wide[name].shape)
+        assert tuple(start[f"{name}_scale"].shape) == (*wide[name].shape[:-1], 1)
+    step = step_of(layer)
+    output, cache = decoded(step, X[:, :7], [3, 1, 3], start)
+    # One that has been cut, after others, and that has grown.
+    cache = layer.cut_cache(step(-X[:, :2], cache)[1], 7)
+    last, cache = decoded(step, X[:, 7:], [1, 1], layer.grow_cache(cache, 14, spare=2))
+    expected = numpy(whole_of(layer)(X))
+    found = np.concatenate([numpy(output), numpy(last)], axis=1)
+    assert 0 < np.abs(found - expected).max() < 0.04 * np.abs(expected).max()
+
+
+def test_a_number_of_int8_is_within_half_a_step():
+    rows = random(2, 5, 3, 64) * np.float32([[[[1e-6], [1.0], [1e6]]]])
+    rows[0, 0, 0] = 0
+    arrays = {"key": (3, 8, 64)}
+    cache = kv_cache.append(kv_cache.make(2, arrays, "int8"), rows, None)
+    found = numpy(kv_cache.read(cache, "float32")[1])[:, :5]
+    largest = np.abs(rows).max(axis=-1, keepdims=True)
+    assert (np.abs(found - rows) <= largest / 126.5 / 2 * 1.01).all()
+
+
+def test_a_model_keeps_the_dtypes_of_its_caches():
+    # A state has float32, whatever the model computes in.
+    blocks = [
+        ka.TransformerBlock(16, 2, causal=True, dtype="mixed_bfloat16", **options)
+        for options in ({}, {"attention": ka.Retention(2, 4, dtype="mixed_bfloat16")})
+    ]
+    embeddings = ka.Embeddings(ka.ScaledEmbedding(9, 8, dtype="mixed_bfloat16"))
+    model = ka.Decoder(blocks, embeddings, logits=ka.Logits(9), dtype="mixed_bfloat16")
+    prompt = np.array([[3, 5, 2]], "int32")
+    for given, expected in (("int8", ["int8", "bfloat16"]), ("float32", ["float32"])):
+        last, cache = model.start(prompt, max_tokens=3, cache_dtype=given)
+        _, after = model.step(last, cache)
+        for caches in (cache, after):
+            found = [keras.backend.standardize_dtype(x.dtype) for x in caches[0].values()]
+            assert [x for x in dict.fromkeys(found) if x != "int32"] == expected
+            assert keras.backend.standardize_dtype(caches[1]["state"].dtype) == "float32"
+
+
 def test_a_call_leaves_the_cache_that_it_was_given():
     layer = heads()
     step = step_of(layer)

@@ -7,6 +7,7 @@ import pytest
 import keras_attention as ka
 from keras_attention.sequences import masks
 from tests.arrays import numpy
+from tests.models.stacks import randomize
 
 IDS = np.array([[3, 5, 2, 9, 4], [7, 8, 1, 0, 0]], "int32")
 D = 12
@@ -120,3 +121,24 @@ def test_logits_of_whole_rows(pooling, causal, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_allclose(numpy(loaded(ids, mask=mask)), numpy(model(ids, mask=mask)), 1e-6)
+
+
+def test_a_text_goes_on_from_a_cache():
+    """Of one row that all begin with, and of rows that were read before, which outgrow it."""
+    window = ka.patterns.SlidingWindow(2, 0)
+    blocks = [ka.TransformerBlock(16, 3, causal=True, pattern=x) for x in (None, window)]
+    embeddings = ka.Embeddings(ka.ScaledEmbedding(20, D), ka.LearnedPositionEmbedding(9))
+    model = ka.Decoder(blocks, embeddings, logits=ka.Logits(20))
+    model.build((None, None))
+    randomize(model)
+    text = np.array([[3, 5, 2, 9, 4, 6, 1, 8, 7], [3, 5, 2, 1, 1, 7, 9, 8, 2]], "int32")
+    whole = numpy(model(text))
+    _, cache = model(text[:1, :3], cache=model.make_cache(1, 3))
+    for first, end in ((3, 5), (5, 9)):
+        last, cache = model.start(text[:, first:end], max_tokens=1, cache=cache)
+        np.testing.assert_array_equal(numpy(last), text[:, end - 1])
+        logits, cache = model.step(last, cache)
+        np.testing.assert_allclose(numpy(logits), whole[:, end - 1], atol=1e-4)
+    assert cache[0]["key"].shape[2] == 9
+    with pytest.raises(ValueError, match="a prompt of 1 tokens after 9 of a cache"):
+        model.start(text[:, :1], max_tokens=1, cache=cache)

@@ -17,7 +17,9 @@ from keras_attention.sequences import shapes
 _ARGUMENTS = {
     "greedy": "",
     "sample": "temperature top_p min_p top_k typical_p",
-    "beam_search": "num_beams length_penalty num_return_sequences early_stopping renormalize_logits",
+    "beam_search": (
+        "num_beams length_penalty num_return_sequences early_stopping renormalize_logits"
+    ),
 }
 _RENAMED = {
     "num_return_sequences": "num_return",
