@@ -34,6 +34,8 @@ class FeedForward(saving.ConfigurableLayer):
         output_dim: features of the output; defaults to those of the input.
         use_bias: whether the projections have biases.
         kernel_initializer, bias_initializer: of the projections.
+        wide_output: whether, in float16, whose numbers end at 65504, the second projection and the
+            output are float32, as T5's are; without effect in other dtypes.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -65,9 +67,11 @@ class FeedForward(saving.ConfigurableLayer):
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         seed: int | None = None,
+        wide_output: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.wide_output = shapes.check_flag("wide_output", wide_output)
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.output_dim = shapes.check_optional_count("output_dim", output_dim)
         self.gated = shapes.check_flag("gated", gated)
@@ -87,7 +91,12 @@ class FeedForward(saving.ConfigurableLayer):
         if self.gated:
             self._gate_dense = made("gate", size, x_shape, activation=second)
         self._intermediate_dense = made("intermediate", size, x_shape, activation=first)
-        self._output_dense = made("output", self.output_dim or x_shape[-1], (*x_shape[:-1], size))
+        self._output_dense = made(
+            "output",
+            self.output_dim or x_shape[-1],
+            (*x_shape[:-1], size),
+            dtype=shapes.wide_policy(self, self.wide_output),
+        )
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
@@ -109,6 +118,10 @@ class FeedForward(saving.ConfigurableLayer):
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])
 
+    def compute_output_spec(self, x, training=None):
+        dtype = shapes.wide_policy(self, self.wide_output).compute_dtype
+        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
+
 
 def network(layer, intermediate_dim, name):
     """A `FeedForward` inside a layer, with the arguments that the layer has."""
@@ -119,6 +132,7 @@ def network(layer, intermediate_dim, name):
         use_bias=layer.use_bias is True,
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
+        wide_output=getattr(layer, "wide_residual", False),
         name=name,
         dtype=layer.dtype_policy,
     )

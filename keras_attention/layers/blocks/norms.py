@@ -61,6 +61,9 @@ class RMSNorm(Scaling):
     [1.0, -1.0]
     """
 
+    # In float16, the sums of a block may be float32, with squares and numbers that it has not.
+    _unrounded = ("x",)
+
     def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.epsilon = shapes.check_positive("epsilon", epsilon)
@@ -73,7 +76,8 @@ class RMSNorm(Scaling):
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
             scale = keras.ops.cast(self.scale.value, wide) + self.offset
-        return backend.rms_normalization(x, scale, self.epsilon)
+        found = backend.rms_normalization(x, scale, self.epsilon)
+        return keras.ops.cast(found, self.compute_dtype)
 
 
 class LayerScale(Scaling):
@@ -185,14 +189,14 @@ def check_branches(given, residual):
 
 def make_branch(block, branch, shape):
     """Makes the norms of a branch as attributes of the block, and returns them for a residual."""
-    found = {}
+    found, policy = {}, shapes.wide_policy(block, block.wide_residual)
     for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
             norm = block.attention_norm
         else:
-            norm = make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
+            norm = make(norm, path, shape, policy, block.layer_norm_epsilon)
         setattr(block, path, norm)
         found[name] = _identity if norm is None else norm
     return found
