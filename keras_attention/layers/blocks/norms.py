@@ -148,6 +148,8 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
         norm = _LayerNorm(name=name, dtype=dtype, **chosen, **layer_norm)
     else:
         norm = type(given).from_config({**given.get_config(), "name": name})
+        # It has no weights itself. Keras quantizes only built layers.
+        given.built = True
     # A layer that drops the mask would warn of it; it was read already.
     norm.supports_masking = True
     norm.build(shape)

@@ -125,7 +125,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         "`mask` (B, T) and `context_mask` (B, S) for padding, and `attention_mask`, (T, S), "
         "(B, T, S) or (B, H, T, S), for pairs"
     )
-    _unrounded = ("attention_bias", "cache")
+    _unrounded: tuple[str, ...] = ("attention_bias", "cache")
 
     def __init__(
         self,
