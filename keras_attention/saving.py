@@ -7,6 +7,7 @@ that, neither `get_config` nor a subclass of a slot or layer needs a list writte
 import functools
 import inspect
 import typing
+import warnings
 
 import keras
 
@@ -484,6 +485,26 @@ class ConfigurableModel(ConfigurableLayer, keras.Model, saved=False):
                 f": save the model as `.keras`. Received: filepath={str(filepath)!r}"
             )
         super().save(filepath, *args, **kwargs)
+
+    def quantize(self, mode=None, config=None, filters=None, **kwargs):
+        """As `keras.Model.quantize`, with one warning, of the matrices that stay in float."""
+        with warnings.catch_warnings():
+            # Keras says so of each layer that has no matrix, too.
+            warnings.filterwarnings("ignore", ".*does not have a `quantize")
+            super().quantize(mode, config=config, filters=filters, **kwargs)
+        wide = [
+            weight.path
+            for layer in keras_private.sublayers(self)
+            if layer.quantization_mode is None
+            for weight, _ in keras_private.own_weights(layer)
+            if len(weight.shape) > 1 and "float" in weight.dtype and "bias" not in weight.name
+        ]
+        if wide and filters is None:
+            warnings.warn(
+                f"{len(wide)} weights stay in float, since their layers cannot be quantized: "
+                f"{', '.join(wide[:8])}{', …' if len(wide) > 8 else ''}",
+                stacklevel=3,
+            )
 
 
 def clone_initializer(initializer):

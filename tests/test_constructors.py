@@ -111,7 +111,7 @@ KIND = {
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
-    "self_attention together use_shared_gate",
+    "self_attention together use_shared_gate wide_output wide_residual",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring head_norm sharing history initial pooling",
     "factors": "short_factors long_factors decays",

@@ -253,6 +253,12 @@ def full_precision(dtype):
     return "float64" if dtype == "float64" else "float32"
 
 
+def wide_policy(layer, wide):
+    """The dtype policy of a layer or, if it is to be `wide` and computes in float16, float32."""
+    wide = wide and layer.compute_dtype == "float16"
+    return keras.dtype_policies.DTypePolicy("float32") if wide else layer.dtype_policy
+
+
 def accumulation_dtype(*arrays):
     """The dtype in which scores and weights are computed: float32, or float64 for float64."""
     for array in arrays:

@@ -35,6 +35,13 @@ def nested(x):
     return keras.Model(inputs, block(inputs), name="inner")(x)
 
 
+def experts(count):
+    """A block whose kernels of experts, and norm that is copied, Keras does not find itself."""
+    layer = keras_attention.MixtureOfExperts(count, 2, 8, gated=count == 8)
+    norm = keras_attention.RMSNorm(offset=1.0)
+    return keras_attention.TransformerBlock(None, 2, feed_forward=layer, norm=norm)
+
+
 IDS = np.array([[1, 2, 3, 4, 0], [5, 6, 7, 0, 0]], "int32")
 VECTORS = random(B, T, 8)
 
@@ -50,6 +57,8 @@ INT8 = {
     ),
     "axes": lambda: on(axes, VECTORS),
     "tied": lambda: on(tied, IDS),
+    "few of many experts": lambda: on(experts(8), VECTORS[:1, :3]),
+    "all experts": lambda: on(experts(3), VECTORS),
     "a model in a model": lambda: on(nested, VECTORS),
 }
 
@@ -85,6 +94,20 @@ def test_an_int8_model_is_nearly_the_model_and_loads(name, tmp_path, freeze):
         model.save(tmp_path / "model.keras")
         freeze()
         close(output(keras.saving.load_model(tmp_path / "model.keras")), after)
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_what_stays_in_float_is_named(mode, freeze):
+    model = keras_attention.Encoder([experts(3)])
+    model.build((None, None, 8))
+    freeze()
+    if mode == "int4":
+        with pytest.warns(UserWarning, match="2 weights stay in float.*intermediate_kernel, .*out"):
+            model.quantize(mode)
+    else:
+        model.quantize(mode)
+        kernel = model.blocks[0].feed_forward._int8.output_kernel
+        assert kernel.dtype == "int8" and model.blocks[0].feed_forward.output_kernel is None
 
 
 QUANTIZATIONS = {

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import InducedSetAttentionBlock, RMSNorm, TransformerBlock
+from keras_attention import Encoder, InducedSetAttentionBlock, RMSNorm, TransformerBlock
 from tests.arrays import built, close, numpy, random
 
 B, T, S, D, WIDTH, HIDDEN, H = 3, 5, 7, 8, 6, 16, 2
@@ -49,6 +49,28 @@ NORMS = {
     "pre, one of two": {"residual": "pre", "norm": {"attention": None, "feed_forward": "rms"}},
     "after alone": {"residual": "sandwich", "norm": {"attention": None, "feed_forward": None}},
 }
+
+
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+def test_sums_beyond_float16(norm):
+    """They are those of float32, for the blocks after, the last norm and their dropouts."""
+
+    def stack(dtype):
+        options = {"residual": "pre", "norm": norm, "dtype": dtype, "wide_residual": True}
+        blocks = [TransformerBlock(HIDDEN, H, dropout=1e-9, **options) for _ in range(2)]
+        return built(Encoder(blocks, final_norm=RMSNorm(dtype=dtype), dtype=dtype), X.shape)
+
+    exact, rounded = stack("float32"), stack("float16")
+    for block in exact.blocks:
+        block.feed_forward.output_dense.kernel.assign(random(HIDDEN, D) * 1e6)
+    rounded.set_weights(exact.get_weights())
+    inside = rounded.blocks[0](X)
+    assert np.abs(numpy(inside)).max() > 1e5
+    assert rounded.blocks[0](keras.Input((T, D))).dtype == "float32"
+    found = rounded(X, training=True)
+    assert keras.backend.standardize_dtype(found.dtype) == "float16"
+    np.testing.assert_allclose(numpy(found), numpy(exact(X)), atol=0.02)
+    assert keras.backend.standardize_dtype(stack("bfloat16").blocks[1](X).dtype) == "bfloat16"
 
 
 @pytest.mark.parametrize("name", NORMS)

@@ -14,6 +14,7 @@ from keras_attention import activations, saving
 from keras_attention.backend import backend
 from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Initializer, Tensor
+from keras_attention.layers.blocks.int8_kernels import Int8Kernels
 from keras_attention.layers.heads import projections
 from keras_attention.layers.heads.projections import Dropout
 from keras_attention.sequences import inputs, masks, shapes
@@ -34,6 +35,8 @@ class FeedForward(saving.ConfigurableLayer):
         output_dim: features of the output; defaults to those of the input.
         use_bias: whether the projections have biases.
         kernel_initializer, bias_initializer: of the projections.
+        wide_output: whether, in float16, whose numbers end at 65504, the second projection and the
+            output are float32, as T5's are; without effect in other dtypes.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -65,9 +68,11 @@ class FeedForward(saving.ConfigurableLayer):
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
         seed: int | None = None,
+        wide_output: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.wide_output = shapes.check_flag("wide_output", wide_output)
         self.intermediate_dim = shapes.check_count("intermediate_dim", intermediate_dim)
         self.output_dim = shapes.check_optional_count("output_dim", output_dim)
         self.gated = shapes.check_flag("gated", gated)
@@ -87,7 +92,12 @@ class FeedForward(saving.ConfigurableLayer):
         if self.gated:
             self._gate_dense = made("gate", size, x_shape, activation=second)
         self._intermediate_dense = made("intermediate", size, x_shape, activation=first)
-        self._output_dense = made("output", self.output_dim or x_shape[-1], (*x_shape[:-1], size))
+        self._output_dense = made(
+            "output",
+            self.output_dim or x_shape[-1],
+            (*x_shape[:-1], size),
+            dtype=shapes.wide_policy(self, self.wide_output),
+        )
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
@@ -109,6 +119,10 @@ class FeedForward(saving.ConfigurableLayer):
     def compute_output_shape(self, x_shape):
         return (*x_shape[:-1], self.output_dim or x_shape[-1])
 
+    def compute_output_spec(self, x, training=None):
+        dtype = shapes.wide_policy(self, self.wide_output).compute_dtype
+        return keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
+
 
 def network(layer, intermediate_dim, name):
     """A `FeedForward` inside a layer, with the arguments that the layer has."""
@@ -119,6 +133,7 @@ def network(layer, intermediate_dim, name):
         use_bias=layer.use_bias is True,
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
+        wide_output=getattr(layer, "wide_residual", False),
         name=name,
         dtype=layer.dtype_policy,
     )
@@ -265,6 +280,9 @@ class MixtureOfExperts(saving.ConfigurableLayer):
             self.shared.build(x_shape)
         if self.use_shared_gate:
             self._shared_gate = projections.dense(self, "shared_gate", 1, x_shape, False)
+        names = ("gate",) * self.gated + ("intermediate", "output")
+        # The last of the parts, whose numbers files of released versions have.
+        self._int8 = Int8Kernels(lambda: self, names, name="int8_kernels", dtype=self.dtype_policy)
 
     def _add(self, name, inputs, outputs, wanted=True):
         """The kernels and the biases, or None, of a projection of all experts."""
@@ -315,11 +333,11 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         places = ops.one_hot(chosen, self.num_experts, dtype=weights.dtype)
         weights = ops.sum(places * ops.expand_dims(weights, -1), axis=-2)
         weights = ops.cast(weights, self.compute_dtype)
-        hidden = self._activated(lambda kernel: ops.einsum("nd,edi->nei", rows, kernel))
+        hidden = self._activated(functools.partial(ops.einsum, "nd,edi->nei", rows))
         # As one product: a row of weighted features of all experts.
         size = self.num_experts * self.intermediate_dim
         hidden = ops.reshape(hidden * ops.expand_dims(weights, -1), (-1, size))
-        output = projections.product(hidden, ops.reshape(self.output_kernel, (size, -1)))
+        output = projections.product(hidden, ops.reshape(self._kernel("output"), (size, -1)))
         if self.output_bias is None:
             return output
         return output + projections.product(weights, self.output_bias)
@@ -328,25 +346,29 @@ class MixtureOfExperts(saving.ConfigurableLayer):
         """The chosen experts alone."""
         of_chosen = functools.partial(backend.take, indices=chosen, axis=0)
         weights = ops.cast(weights, self.compute_dtype)
-        hidden = self._activated(
-            lambda kernel: ops.einsum("nd,nkdi->nki", rows, of_chosen(kernel)), of_chosen
-        )
+        product = functools.partial(ops.einsum, "nd,nkdi->nki", rows)
+        hidden = self._activated(product, of_chosen)
         hidden = hidden * ops.expand_dims(weights, -1)
-        output = ops.einsum("nki,nkid->nd", hidden, of_chosen(self.output_kernel))
+        output = ops.einsum("nki,nkid->nd", hidden, self._kernel("output", of_chosen))
         if self.output_bias is None:
             return output
         return output + ops.einsum("nk,nkd->nd", weights, of_chosen(self.output_bias))
 
-    def _activated(self, product, of_chosen=lambda bias: bias):
+    def _kernel(self, name, of_chosen=lambda kernel: kernel):
+        kernel = getattr(self, f"{name}_kernel")
+        return self._int8.kernel(name, of_chosen) if kernel is None else of_chosen(kernel)
+
+    def _activated(self, product, of_chosen=lambda array: array):
         """The features of experts, from products with kernels, and biases of the experts."""
 
-        def project(kernel, bias):
-            return product(kernel) if bias is None else product(kernel) + of_chosen(bias)
+        def project(name, bias):
+            found = product(self._kernel(name, of_chosen))
+            return found if bias is None else found + of_chosen(bias)
 
-        linear = project(self.intermediate_kernel, self.intermediate_bias)
+        linear = project("intermediate", self.intermediate_bias)
         if not self.gated:
             return self.activation(linear)
-        gate = project(self.gate_kernel, self.gate_bias)
+        gate = project("gate", self.gate_bias)
         if self.limit is not None:
             gate = ops.clip(gate, -math.inf, self.limit)
             linear = ops.clip(linear, -self.limit, self.limit)

@@ -67,6 +67,9 @@ class RMSNorm(Scaling):
     [1.0, -1.0]
     """
 
+    # In float16, the sums of a block may be float32, with squares and numbers that it has not.
+    _unrounded = ("x",)
+
     def __init__(self, epsilon: float = 1e-6, offset: float = 0.0, **kwargs: Any):
         super().__init__(**kwargs)
         self.epsilon = shapes.check_positive("epsilon", epsilon)
@@ -79,7 +82,7 @@ class RMSNorm(Scaling):
             # Before it is rounded to the compute dtype: 1 + w has few digits in bfloat16.
             wide = shapes.accumulation_dtype(x)
             scale = ops.cast(self.scale.value, wide) + self.offset
-        return backend.rms_normalization(x, scale, self.epsilon)
+        return ops.cast(backend.rms_normalization(x, scale, self.epsilon), self.compute_dtype)
 
 
 @saving.register
@@ -205,6 +208,8 @@ def make(given, name, shape, dtype, epsilon=None, **layer_norm):
         norm = _LayerNorm(name=name, dtype=dtype, **chosen, **layer_norm)
     else:
         norm = type(given).from_config({**given.get_config(), "name": name})
+        # It has no weights itself. Keras quantizes only built layers.
+        given.built = True
     # A layer that drops the mask would warn of it; it was read already.
     norm.supports_masking = True
     norm.build(shape)
@@ -244,14 +249,14 @@ def check_branches(given, residual):
 
 def make_branch(block, branch, shape):
     """Makes the norms of a branch as attributes of the block, and returns them for a residual."""
-    found = {}
+    found, policy = {}, shapes.wide_policy(block, block.wide_residual)
     for name in [branch, f"{branch}_output"] if block.residual == "sandwich" else [branch]:
         norm = block.norm.get(name, "layer") if isinstance(block.norm, dict) else block.norm
         path = f"{name.replace(branch, BRANCHES[branch])}_norm"
         if norm == "shared":
             norm = block.attention_norm
         else:
-            norm = make(norm, path, shape, block.dtype_policy, block.layer_norm_epsilon)
+            norm = make(norm, path, shape, policy, block.layer_norm_epsilon)
         setattr(block, path, norm)
         found[name] = _identity if norm is None else norm
     return found

@@ -71,6 +71,9 @@ class TransformerBlock(saving.ConfigurableLayer):
             self-attention; the slots are then those of the cross-attention.
         feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
         self_attention: whether positions of x see each other; False only with `cross_attention`.
+        wide_residual: whether, in float16, the sums of branches are float32, and with them norms,
+            the last projection of the feed-forward network and the output: some models, such as
+            T5 1.1, have sums beyond 65504. Without effect in other dtypes.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -122,7 +125,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         "`mask` (B, T) and `context_mask` (B, S) for padding, and `attention_mask`, (T, S), "
         "(B, T, S) or (B, H, T, S), for pairs"
     )
-    _unrounded = ("attention_bias", "cache")
+    _unrounded: tuple[str, ...] = ("attention_bias", "cache")
 
     def __init__(
         self,
@@ -155,9 +158,13 @@ class TransformerBlock(saving.ConfigurableLayer):
         feed_forward: keras.layers.Layer | None = None,
         clip_qkv: float | None = None,
         self_attention: bool = True,
+        wide_residual: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.wide_residual = shapes.check_flag("wide_residual", wide_residual)
+        if self.wide_residual:
+            self._unrounded = ("x", *self._unrounded)
         check = shapes.check_count if feed_forward is None else shapes.check_optional_count
         self.intermediate_dim = check("intermediate_dim", intermediate_dim)
         self.num_heads = shapes.check_count("num_heads", num_heads)
@@ -275,7 +282,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         residual = self.residual or ("pre" if self.normalize_first else "post")
         # Not as a dictionary, which Keras would write to files a second time.
         self._add_branches = functools.partial(norms.RESIDUALS[residual], norms=own)
-        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
+        policy = shapes.wide_policy(self, self.wide_residual)
+        self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
         self.score.built = self.normalization.built = True
 
@@ -309,6 +317,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             pairs["positions"] = sequence.ranks(mask, segment_ids) if counted else None
         # A norm of integers would round its results.
         (x,) = inputs.floats((x,), self.compute_dtype)
+        if self.wide_residual:
+            x = keras.ops.cast(x, shapes.wide_policy(self, True).compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
         x = masks.clear(x, mask)
         scores, caches = {}, {}
@@ -485,5 +495,6 @@ class TransformerBlock(saving.ConfigurableLayer):
             found = layer.compute_output_spec(x, return_attention_scores=returns, **memory)
             if returns:
                 scores["cross_attention"] = found[1]
-        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype=self.compute_dtype)
+        dtype = shapes.wide_policy(self, self.wide_residual).compute_dtype
+        output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
         return self._returned(output, scores, cache)

@@ -15,8 +15,8 @@ from keras_attention.backend import backend
 from keras_attention.core import rematerialization
 
 
-def dense(layer, name, units, shape, use_bias, activation=None):
-    """A built `Dense` of a layer, with copies of the layer's initializers."""
+def dense(layer, name, units, shape, use_bias, activation=None, dtype=None):
+    """A built `Dense` of a layer, with copies of the layer's initializers, in its dtype or one."""
     made = keras.layers.Dense(
         units,
         activation=activation,
@@ -24,7 +24,7 @@ def dense(layer, name, units, shape, use_bias, activation=None):
         kernel_initializer=saving.clone_initializer(layer.kernel_initializer),
         bias_initializer=saving.clone_initializer(getattr(layer, "bias_initializer", "zeros")),
         name=name,
-        dtype=layer.dtype_policy,
+        dtype=dtype or layer.dtype_policy,
     )
     made.build(shape)
     return made

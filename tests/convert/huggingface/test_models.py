@@ -213,6 +213,7 @@ def test_the_matrix_of_t5_1_1(folder, tmp_path):
     assert models.difference(found, expected, TARGET_MASK) <= models.TOLERANCE
     convert.to_huggingface(made.ours, tmp_path / "back")
     np.testing.assert_array_equal(models.stored(tmp_path / "back")["lm_head.weight"], matrix)
+    assert all(x.wide_residual for x in (*made.ours.encoder.blocks, *made.ours.decoder.blocks))
 
 
 # A Swin shifts no windows in a stage that one covers in images of the folder's size, the first.

@@ -233,7 +233,9 @@ def _t5_options(config):
         config.refuse("feed_forward_proj", wanted, repr(given))
     gated = gate == "gated" if config["is_gated_act"] is None else config["is_gated_act"]
     options = {"key_dim": config["d_kv"], "activation": name, "gated": gated, "norm": "rms"}
-    return {**options, "score": "dot", "residual": "pre", "use_bias": False}
+    # `transformers` has the last projection, and with it the sums, in float32 beside float16.
+    options |= {"score": "dot", "residual": "pre", "use_bias": False}
+    return {**options, "wide_residual": True}
 
 
 def _t5_logits(config):
@@ -287,7 +289,8 @@ _like_t5 = functools.partial(
         "lm_head": "decoder.logits.dense",
     },
     # A model is tied if its file has no matrix of the output.
-    unsaid=("tied",),
+    # Files of released versions have no `wide_residual`.
+    unsaid=("tied", "wide_residual"),
     unread={
         r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight": (
             "of a cross-attention, which no code has read since 2020"
