@@ -240,6 +240,9 @@ class Generating:
         decoder = getattr(self, "decoder", self)
         past = {} if cache is None else dict(cache)
         text, unread = _texts(decoder, prompt, mask, past)
+        if past and len(text) > 1 == past["cache"][0]["index"].shape[0]:
+            # A beginning that all rows share.
+            past = keras.tree.map_structure(lambda x: ops.repeat(x, len(text), axis=0), past)
         if draft is not None and not hasattr(draft, "propose"):
             draft = DraftModel(draft)
         if not self.built:
@@ -273,6 +276,9 @@ def _texts(decoder, prompt, mask, past):
         real = True if real is None else ops.convert_to_numpy(real)
         parts.append(np.where(real, ids, NO_TOKEN))
         unread = unread + (parts[-1] >= 0).sum(axis=1)
+    if past and len(parts) == 2 and len(parts[0]) == 1:
+        # A beginning that all rows share.
+        parts[0] = np.repeat(parts[0], len(parts[1]), axis=0)
     rows = {f"part {n}": text.shape[0] for n, text in enumerate(parts)}
     shapes.check_same("Rows of `cache` and of `prompt`", **rows)
     if not (unread > 0).all():

@@ -151,6 +151,13 @@ def test_the_next_turn_reads_its_own_tokens_alone(name):
     assert texts(second) == [alone(own, text, MOST) for text in every]
     third = own.generate(None, 5, cache=first.cache)
     assert texts(third) == [alone(own, text, 5) for text in before]
+    # The beginning of one row, which others share.
+    shared = own.generate(PROMPT[:1], 2).cache
+    every_text = [
+        PROMPT[0].tolist() + alone(own, PROMPT[0], 2) + row[row > 0].tolist() for row in more
+    ]
+    found = own.generate(more, 4, mask=more > 0, cache=shared)
+    assert texts(found) == [alone(own, text, 4) for text in every_text]
     rows = np.array([1, 1, 0])
     branch = keras.tree.map_structure(lambda x: toy.ops.take(x, rows, axis=0), second.cache)
     every = [every[row] + texts(second)[row] for row in rows]

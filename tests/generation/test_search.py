@@ -1,13 +1,43 @@
 """Greedy and beam search, with constraints: against loops over lists in float64."""
 
+import json
+
+import keras
 import numpy as np
 import pytest
 
 from keras_attention import generation
-from keras_attention.generation import Constraints
+from keras_attention.generation import Constraints, LengthDecay, Penalty, Rule
 from tests.generation import toy
 
 VOCABULARY, LENGTH, STOPS = 9, 8, (0,)
+
+
+class NotTwice(Rule):
+    """Forbids the last token, by the text."""
+
+    def __call__(self, logits, text):
+        last = toy.ops.one_hot(text.last(1)[:, 0], logits.shape[1]) > 0
+        return toy.ops.where(last, -np.inf, logits)
+
+
+class NotAgain(Rule):
+    """The same by a state: the last generated token, and −1 before there is one."""
+
+    reads_prompt = False
+
+    def initial_state(self, rows):
+        return {"last": toy.ops.full((rows,), -1, dtype="int32")}
+
+    def __call__(self, logits, text):
+        tokens = toy.ops.arange(logits.shape[1], dtype="int32")
+        return toy.ops.where(tokens == text.state["last"][:, None], -np.inf, logits)
+
+    def next_state(self, state, tokens):
+        return {"last": tokens}
+
+
+PENALTY = Penalty(1.3, 0.4, -0.5, window=3, prompt=True)
 # Two rows, the second with padding. The last column is where a text goes on.
 PROMPT = np.array([[4, 2, 5, 1], [-1, -1, 3, 5]], "int32")
 WORDS = {(4,): 2.0, (1, 3): 3.0, (5, 1): 9.0, (6, 7, 2): -2.0}
@@ -23,6 +53,10 @@ RULES = {
     "once": Constraints(no_repeat_ngram_size=1, min_tokens=3),
     "n-grams": Constraints(no_repeat_ngram_size=2, repetition_penalty=0.4),
     "few": Constraints(suppress_tokens=tuple(range(2, VOCABULARY))),
+    "penalty": [Penalty(presence=1.5, frequency=2.5), Constraints(min_tokens=6)],
+    "window": [Constraints(suppress_tokens=(1,)), PENALTY],
+    "decay": [LengthDecay(0, 3.0), Constraints(begin_suppress_tokens=(3,))],
+    "state": [Constraints(suppress_tokens=(7,)), NotAgain()],
     "all": Constraints((3,), (1,), 6, 0, [(1, 2), (8,)], WORDS, 5, 1.2, 3),
 }
 
@@ -135,6 +169,8 @@ SEARCHES = [
     ("tokens", 2, 0.0, "power", "exact", 1, 0),
     # More beams than there are texts, which are 9: exhaustive search.
     ("few", 12, 0.7, "wu", "exact", 12, 0),
+    ("window", 3, 0.6, "wu", "exact", 2, 3),
+    ("state", 3, 0.6, "wu", "exact", 2, 3),
     ("none", 2, 2.0, "power", "exact", None, 19),
     ("none", 2, 2.0, "power", "estimate", None, 19),
     ("none", 2, 2.0, "power", "first", None, 19),
@@ -221,6 +257,51 @@ def test_nan_is_not_lost_behind_a_forced_token():
     rules = Constraints(forced_first_token=2)
     with pytest.raises(ValueError, match="without NaN"):
         generation.greedy(step, [0], (), max_tokens=1, constraints=rules)
+
+
+def test_a_rule_by_a_state_is_the_rule_by_the_text():
+    """In all ways; of a text that begins where no token stands before it."""
+    table, prompt = toy.random_table(VOCABULARY, seed=3), np.full((2, 1), VOCABULARY - 1, "int32")
+    for method, options in toy.WAYS.items():
+        options = {**options, "max_tokens": LENGTH, "stop_tokens": ((4, 2), 0)}
+        found = [
+            toy.toy(method, table, prompt[:, 0], prompt, constraints=rules, **options)
+            for rules in (NotAgain(), NotTwice() + Constraints(), None)
+        ]
+        # The first token after the prompt may be its last by the one, and not by the other.
+        assert (found[0].tokens[:, 0] != VOCABULARY - 1).all()
+        for one, other in zip(found[0], found[1], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+        assert (found[0].tokens != found[2].tokens).any()
+
+
+@pytest.mark.parametrize("method", toy.WAYS)
+def test_settings_by_row_are_those_of_the_row_alone(method):
+    """How many tokens, the first one, and of samples what each is drawn with."""
+    table, rows = toy.random_table(VOCABULARY, seed=3), range(2)
+    by_row = {"max_tokens": [3, 6]}
+    if method == "sample":
+        by_row |= {"temperature": [0.3, 2.0], "top_p": [0.9, 0.5], "seed": [5, 8]}
+        by_row |= {"min_p": [0.01, 0.2], "typical_p": [0.95, 0.4]}
+    given = {**toy.WAYS[method], **by_row, "constraints": Constraints(forced_first_token=[4, 7])}
+    found = toy.toy(method, table, [1, 1], **given)
+    for row in rows:
+        own = {name: value[row] for name, value in by_row.items()}
+        own["constraints"] = Constraints(forced_first_token=[4, 7][row])
+        alone = toy.toy(method, table, [1], rows=[row], **{**toy.WAYS[method], **own})
+        most = own["max_tokens"]
+        np.testing.assert_array_equal(found.tokens[row, :most], alone.tokens[0])
+        assert (found.tokens[row, most:] == toy.PAD).all() and found.lengths[row] == most
+        np.testing.assert_allclose(found.scores[row], alone.scores[0], rtol=1e-5)
+
+
+def test_rules_are_saved():
+    for rules in RULES.values():
+        for rule in rules if isinstance(rules, list) else [rules]:
+            config = json.loads(json.dumps(keras.saving.serialize_keras_object(rule)))
+            if isinstance(rule, NotAgain):
+                continue  # Of no package: Keras asks for its class.
+            assert keras.saving.deserialize_keras_object(config) == rule
 
 
 def test_equal_constraints_are_one():

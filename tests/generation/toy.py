@@ -45,11 +45,12 @@ def toy_step(table, calls=None):
     return step
 
 
-def toy_start(tokens):
-    """A cache and a memory, in which rows differ."""
-    rows = len(tokens)
-    cache = {"state": np.arange(rows, dtype="int32"), "seen": (np.zeros((rows, 2), "int32"), None)}
-    return cache, {"offset": (5 * np.arange(rows)).astype("int32"), "mask": None}
+def toy_start(tokens, rows=None):
+    """A cache and a memory, in which rows differ: the first ones, or those of these numbers."""
+    rows = np.arange(len(tokens)) if rows is None else np.array(rows)
+    seen = np.zeros((len(rows), 2), "int32"), None
+    cache = {"state": rows.astype("int32"), "seen": seen}
+    return cache, {"offset": (5 * rows).astype("int32"), "mask": None}
 
 
 def log_probabilities(table, state):
@@ -57,7 +58,7 @@ def log_probabilities(table, state):
     return logits - np.log(np.exp(logits - logits.max()).sum()) - logits.max()
 
 
-def toy(method, table, tokens, prompt=None, **options):
+def toy(method, table, tokens, prompt=None, rows=None, **options):
     """What a way of generating gives with the toy model, as NumPy arrays."""
     given = options if prompt is None else {**options, "prompt": prompt}
 
@@ -65,7 +66,7 @@ def toy(method, table, tokens, prompt=None, **options):
         step = toy_step(table)
         return getattr(generation, method)(step, tokens, *start, pad_token=PAD, **given)
 
-    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens))
+    arrays = (table, np.array(tokens, "int32"), *toy_start(tokens, rows))
     arrays = keras.tree.map_structure(
         lambda leaf: None if leaf is None else ops.convert_to_tensor(leaf), arrays
     )
@@ -88,8 +89,31 @@ def assert_found(found, expected):
 
 
 def constrained(logits, text, t, rules, max_tokens, stop_tokens):
-    """The logits of a step, of a text as a list, by what `Constraints` says."""
+    """The logits of a step, of a text as a list, by what rules say."""
     logits = logits.astype("float64")
+    if isinstance(rules, list):
+        for rule in rules:
+            logits = constrained(logits, text, t, rule, max_tokens, stop_tokens)
+        return logits
+    if isinstance(rules, generation.Penalty):
+        counted = text if rules.prompt else text[len(text) - t :]
+        window = len(text) if rules.window is None else rules.window
+        counted = counted[max(0, len(counted) - window) :]
+        for token in set(counted):
+            logit = logits[token]
+            logit = logit / rules.repetition if logit > 0 else logit * rules.repetition
+            count = counted.count(token)
+            logits[token] = logit - rules.presence - rules.frequency * count
+        return logits
+    if isinstance(rules, generation.LengthDecay):
+        for token in stop_tokens:
+            more = rules.factor ** max(0, t - rules.start) - 1
+            logits[token] += abs(logits[token]) * more
+        return logits
+    if not isinstance(rules, generation.Constraints):
+        if t:
+            logits[text[-1]] = -np.inf  # The rule that forbids the last generated token.
+        return logits
     for word, bias in [
         *rules.sequence_bias.items(),
         *((word, -np.inf) for word in rules.bad_words),
@@ -117,6 +141,8 @@ def constrained(logits, text, t, rules, max_tokens, stop_tokens):
 
 def forced(rules, t, max_tokens):
     """The token that is forced in a step, or None."""
+    if not isinstance(rules, generation.Constraints):
+        return None
     return {max_tokens - 1: rules.forced_last_token, 0: rules.forced_first_token}.get(t)
 
 
