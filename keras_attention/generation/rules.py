@@ -110,7 +110,7 @@ class Rule(saving.Configurable, saved=False):
         return ()
 
     def __call__(self, logits: Tensor, text: Text) -> Tensor:
-        raise TypeError(f"{type(self).__name__} must have a method `__call__(logits, text)`.")
+        raise TypeError(f"{type(self).__name__} must implement `__call__(logits, text)`.")
 
     def next_state(self, state: Tensors, tokens: Tensor) -> Tensors:
         """The state after tokens (R,)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,13 +28,12 @@ def chosen(method: str, max_tokens: int | Tensor, settings: dict[str, Any]) -> t
     """The strategy and the `Ends` of a method's name and the settings of its function."""
     shapes.check_choice("method", method, tuple(STRATEGIES))
     own = {name: x for name, x in settings.items() if name not in ENDS}
-    try:
-        strategy = STRATEGIES[method](**own)
-    except TypeError as error:
+    known = inspect.signature(STRATEGIES[method]).parameters
+    if unknown := sorted(own.keys() - known):
         raise TypeError(
-            f"Settings must be those of `generation.{method}`, as method={method!r}. "
-            f"Received: {error}"
-        ) from error
+            f"Settings of method={method!r} are {[*known, *ENDS]}. Received also: {unknown}"
+        )
+    strategy = STRATEGIES[method](**own)
     ends = Ends(max_tokens, **{name: x for name, x in settings.items() if name in ENDS})
     return strategy, ends.after(strategy)
 

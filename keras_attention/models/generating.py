@@ -275,12 +275,13 @@ def _texts(decoder, prompt, mask, past):
         ids = ops.convert_to_numpy(ids)
         real = True if real is None else ops.convert_to_numpy(real)
         parts.append(np.where(real, ids, NO_TOKEN))
-        unread = unread + (parts[-1] >= 0).sum(axis=1)
     if past and len(parts) == 2 and len(parts[0]) == 1:
         # A beginning that all rows share.
         parts[0] = np.repeat(parts[0], len(parts[1]), axis=0)
     rows = {f"part {n}": text.shape[0] for n, text in enumerate(parts)}
     shapes.check_same("Rows of `cache` and of `prompt`", **rows)
+    if prompt is not None:
+        unread = unread + (parts[-1] >= 0).sum(axis=1)
     if not (unread > 0).all():
         row = int(np.argmin(unread))
         raise ValueError(

@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 
+import keras_attention as ka
 from keras_attention import convert, generation
 from keras_attention.generation import Constraints
 from tests.errors.calls import B, in_folder, ints, zeros
@@ -48,6 +49,9 @@ def start_tokens(settings, model_type="whisper"):
     return folder(settings, model_type, convert.start_tokens)
 
 
+TOKENS = ka.Embeddings(ka.ScaledEmbedding(6, 4), ka.LearnedPositionEmbedding(4))
+DECODER = ka.Decoder([ka.TransformerBlock(4, 1, causal=True)], TOKENS, logits=ka.Logits(6))
+LOOKUP = generation.PromptLookup()
 NO_REPEATS = Constraints(no_repeat_ngram_size=2)
 SPEECH = {"decoder_start_token_id": 1, "lang_to_id": {"<|en|>": 5}, "task_to_id": {"translate": 6}}
 ROWS = {
@@ -71,7 +75,38 @@ ROWS = {
     "the structure .*another": lambda: greedy(after={"b": zeros(B)}, cache={"a": zeros(B)}),
     r"\(2, 1\), 'float32'.*\(2, 2\), ": lambda: greedy(after=zeros(B, 2), cache=zeros(B, 1)),
     r"NaN and \+inf.*: a cache": lambda: greedy(LOGITS + np.nan, cache=zeros(B, 1)),
+    r"`max_tokens` .*\[0, 0\]": lambda: greedy(max_tokens=[0, 0]),
+    "tokens=2, max=3": lambda: greedy(max_tokens=[1, 2, 3]),
     "temperature=0": lambda: sample(temperature=0),
+    r"`seed` .*\[\[1\], \[2\]\]": lambda: sample(seed=[[1], [2]]),
+    "tokens=2, seed=1": lambda: sample(seed=[1]),
+    "tokens=2, given=3": lambda: sample(top_p=[0.1, 0.2, 0.3]),
+    r"\(B,\).*top_p=\[0.5, 1.5\]": lambda: sample(top_p=[0.5, 1.5]),
+    r"`logits` .*\(3,\)": lambda: generation.draw([0.0, 1.0, 2.0]),
+    r"method='greedy' .*'pad_token'.*\['temperature'\]": (
+        TypeError,
+        lambda: generation.stream(print, [0], (), max_tokens=1, temperature=0.5),
+    ),
+    "method='beam_search'": (
+        lambda: generation.stream(print, [0], (), max_tokens=1, method="beam_search"),
+        lambda: DECODER.generate([[1]], 2, "beam_search", num_beams=2, draft=LOOKUP),
+    ),
+    "`model` must be a `Decoder`": (TypeError, lambda: generation.DraftModel("small")),
+    r"the 4 positions .*of 3 tokens and max_tokens=3": lambda: DECODER.generate([[1, 2, 3]], 3),
+    r"attribute `cache`.*\['keys'\]": lambda: DECODER.generate([[1]], 2, cache={"keys": 1}),
+    r"must have a token.*\[\[-1, -1\]\]": lambda: DECODER.generate(
+        [[1, 2]], 2, mask=np.zeros((1, 2), bool)
+    ),
+    "part 0=2, part 1=3": lambda: DECODER.generate(
+        [[1], [2], [3]], 2, cache={"cache": [], "text": ints(2, 1), "unread": np.ones(2, "int32")}
+    ),
+    "must implement `__call__": (
+        TypeError,
+        lambda: sample(constraints=generation.Rule(), prompt=[[0], [0]]),
+    ),
+    "tokens=2, forced_first_token=3": lambda: greedy(
+        constraints=Constraints(forced_first_token=[1, 2, 3])
+    ),
     "repetition_penalty=0.0": lambda: sample(repetition_penalty=0.0),
     "`top_p` .*top_p=1.1": lambda: sample(top_p=1.1),
     "`top_k`.*top_k=-1": lambda: sample(top_k=-1),
@@ -106,7 +141,9 @@ ROWS = {
     r"an object of JSON.*(\[\]|JSONDecode)": (lambda: of_folder("[]"), lambda: of_folder("{")),
     "{'top_z': 3}": lambda: of_folder({"top_z": 3}),
     "'eos_token_id' .* or null.*'2'": lambda: of_folder({"eos_token_id": "2"}),
-    r"'typical_p' .*\(None, 1.0\).*0.9": lambda: of_folder({"typical_p": 0.9}, "sample"),
+    r"'exponential_decay_length_penalty' .*\[3\]": lambda: of_folder(
+        {"exponential_decay_length_penalty": [3]}
+    ),
     "'min_length' .*'min_new_tokens'.*9": lambda: of_folder({"min_length": 9}),
     r"'sequence_bias' .*\[\[3, 0.5\]\]": lambda: of_folder({"sequence_bias": [[3, 0.5]]}),
     "`folder` .*model_type='gpt2'": lambda: start_tokens({"bos_token_id": 1}, "gpt2"),

@@ -56,7 +56,7 @@ RULES = {
     "penalty": [Penalty(presence=1.5, frequency=2.5), Constraints(min_tokens=6)],
     "window": [Constraints(suppress_tokens=(1,)), PENALTY],
     "decay": [LengthDecay(0, 3.0), Constraints(begin_suppress_tokens=(3,))],
-    "state": [Constraints(suppress_tokens=(7,)), NotAgain()],
+    "state": [Constraints(sequence_bias={(7,): 9.0}), NotAgain()],
     "all": Constraints((3,), (1,), 6, 0, [(1, 2), (8,)], WORDS, 5, 1.2, 3),
 }
 
