@@ -280,6 +280,13 @@ def test_sizes_are_few_and_near():
     assert generating.rounded(1, 16) == 16 and generating.rounded(17, 16) == 24
 
 
+def test_a_quantized_model_has_programs_of_its_own():
+    own = decoder(functools.partial(ka.TransformerBlock, causal=True))
+    own.generate(PROMPT, MOST)
+    own.quantize("int8")
+    assert texts(own.generate(PROMPT, MOST)) == [alone(own, row, MOST) for row in PROMPT]
+
+
 def test_the_first_call_says_that_it_compiles(capfd):
     keras.config.enable_interactive_logging()
     own = decoder(functools.partial(ka.TransformerBlock, causal=True), 1)

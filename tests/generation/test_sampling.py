@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_attention import generation
+from keras_attention.generation import random as numbers
 from keras_attention.generation import sampling
 from tests.generation import toy
 
@@ -181,3 +182,67 @@ def test_a_nucleus_of_nearly_all_is_not_rounded():
     for share, count in ((0.9999999, 900), (0.99999, 1)):
         masses = toy.numpy(program_of_fewest()(logits, np.array([share], "float32")))
         np.testing.assert_allclose((masses > 0).sum(), count, atol=20)
+
+
+# The numbers of others for two words of a key and of a counter (Random123, "kat_vectors").
+VECTORS = [
+    ((0, 0), (0, 0), (0x6B200159, 0x99BA4EFE)),
+    ((0xFFFFFFFF,) * 2, (0xFFFFFFFF,) * 2, (0x1CB996FC, 0xBB002BE7)),
+    ((0x13198A2E, 0x03707344), (0x243F6A88, 0x85A308D3), (0xC4923A9C, 0x483DF7A0)),
+]
+
+
+def test_random_bits_are_those_of_threefry():
+    key, counter, expected = np.array(VECTORS, "uint32").view("int32").transpose(1, 2, 0)
+    words = ([*map(toy.ops.convert_to_tensor, x)] for x in (key, counter))
+    found = toy.numpy(numbers._threefry(*words))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_texts_of_a_seed_depend_on_nothing_beside_them():
+    """Neither on other rows, nor on the room for more; and each step has numbers of its own."""
+    table = 0.1 * toy.random_table(50, seed=1)
+    long, short = (
+        toy.toy("sample", table, [1] * n, seed=7, max_tokens=m).tokens for n, m in ((4, 9), (2, 5))
+    )
+    np.testing.assert_array_equal(long[:2, :5], short)
+    assert len({tuple(row) for row in long}) == 4 and len(set(long[0])) > 4
+    by_row = toy.toy("sample", table, [1] * 3, rows=[0] * 3, seed=[7, 8, 7], max_tokens=9).tokens
+    np.testing.assert_array_equal(by_row[[0, 2]], long[[0, 0]])
+    assert (by_row[1] != by_row[0]).any()
+
+
+def test_one_step_of_sampling():
+    logits, options = np.tile(LOGITS, (4000, 1)), {"top_k": 7, "typical_p": 0.9}
+    tokens = toy.numpy(generation.draw(logits, seed=5, **options))
+    assert_drawn_from(tokens, kept(LOGITS, **options))
+    generator = keras.random.SeedGenerator(1)
+    first, second = (toy.numpy(generation.draw(logits, seed=generator)) for _ in range(2))
+    assert (first != second).any()
+    one = generation.sample(toy.of_table(logits[:11]), [0] * 3, (), max_tokens=1, seed=5, **options)
+    assert toy.numpy(one.tokens)[:, 0].tolist() == tokens[:3].tolist()
+
+
+def test_a_stream_of_a_step_ends_where_all_rows_have():
+    step = toy.of_table(np.roll(np.eye(5), 1, axis=1))
+    dense = keras.layers.Dense(1)
+    dense.build((None, 1))
+    for layer in (None, dense):
+        given = {"max_tokens": [9, 2], "stop_tokens": (4,), "layer": layer, "pad_token": 7}
+        items = list(generation.stream(step, [0, 0], (), chunk=3, **given))
+        assert [tokens.tolist() for tokens, _ in items] == [[1, 1], [2, 2], [3, 7], [4, 7]]
+        assert [ended.tolist() for _, ended in items] == [
+            [False, False],
+            [False, True],
+            [False, True],
+            [True, True],
+        ]
+        broken = generation.stream(
+            lambda tokens, cache: (toy.ops.full((1, 3), np.nan), cache),
+            [0],
+            (),
+            max_tokens=2,
+            layer=layer,
+        )
+        with pytest.raises(ValueError, match="without NaN"):
+            next(broken)
