@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -115,7 +116,7 @@ class Constraints(Rule):
     def parts(self):
         """The rules, in the order in which they change logits."""
         first, size = self.forced_first_token, self.no_repeat_ngram_size
-        words = self.sequence_bias | dict.fromkeys(self.bad_words, NONE)
+        words = {**self.sequence_bias, **dict.fromkeys(self.bad_words, NONE)}
         words |= {(token,): NONE for token in self.suppress_tokens}
         penalty = Penalty(self.repetition_penalty, prompt=True)
         begin = NotFirst(self.begin_suppress_tokens, int(first is not None))
@@ -179,11 +180,12 @@ class Bias(Rule, saved=False):
         for word, bias in biases.items():
             if len(word) > 1:
                 self.longer.setdefault(len(word), {})[word] = bias
-        self.reads_prompt = bool(self.longer) and fewest is None
         self.tokens = tuple(token for word in biases for token in word)
         self.form = "bias", tuple(biases.items()), fewest
 
-    form, title = None, "`sequence_bias` or `bad_words` of several tokens"
+    form: Any = None
+    reads_prompt = property(lambda self: bool(self.longer) and self.fewest is None)
+    title = "`sequence_bias` or `bad_words` of several tokens"
 
     def __call__(self, logits, text):
         size, changed = logits.shape[1], logits

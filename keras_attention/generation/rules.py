@@ -85,8 +85,11 @@ class Rule(saving.Configurable, saved=False):
     [[2 1 2 1]]
     """
 
-    # Whether it reads a prompt too, which then must be given.
-    reads_prompt = True
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether it reads a prompt too, which then must be given."""
+        return True
+
     # Tokens that it is about, which must be in the vocabulary.
     tokens: tuple[int, ...] = ()
 

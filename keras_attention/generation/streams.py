@@ -138,12 +138,12 @@ def stream(
     arrays = {
         k: x for k, x in search.arrays(tokens, cache, memory, prompt).items() if x is not None
     }
-    go_on = search.go_on if layer is not None else functools.partial(_eagerly, search)
-    functions = search.begin, go_on, search.result
-    if layer is not None:
-        functions = [compiled(function, layer) for function in functions]
-    begin, go_on, result = functions
-    return Stream(search, lambda: begin(arrays), go_on, result, chunk)
+    if layer is None:
+        go_on = functools.partial(_eagerly, search)
+        return Stream(search, lambda: search.begin(arrays), go_on, search.result, chunk)
+    functions = search.begin, search.go_on, search.result
+    begin, on, result = (compiled(function, layer) for function in functions)
+    return Stream(search, lambda: begin(arrays), on, result, chunk)
 
 
 def _eagerly(search: Search, constants: Any, carried: Carried, until: Tensor) -> Carried:

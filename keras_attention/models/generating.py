@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sized
+from typing import Any
 
 import keras
 import numpy as np
@@ -235,6 +236,9 @@ class Request:
 class Generating:
     """What `Decoder` and `EncoderDecoder` share: loops of their own, compiled by themselves."""
 
+    built: bool
+    _build_for: Any
+
     def _request(self, prompt, mask, max_tokens, method, cache, draft, settings, more):
         """The `Request` of a call, which checks it."""
         decoder = getattr(self, "decoder", self)
@@ -273,7 +277,7 @@ def _texts(decoder, prompt, mask, past):
         if decoder.embeddings is not None and ids.shape[1] > 1:
             real = masks.both(real, decoder.embeddings.compute_mask(ids))
         ids = ops.convert_to_numpy(ids)
-        real = True if real is None else ops.convert_to_numpy(real)
+        real = np.array(True) if real is None else ops.convert_to_numpy(real)
         parts.append(np.where(real, ids, NO_TOKEN))
     if past and len(parts) == 2 and len(parts[0]) == 1:
         # A beginning that all rows share.
@@ -282,7 +286,7 @@ def _texts(decoder, prompt, mask, past):
     shapes.check_same("Rows of `cache` and of `prompt`", **rows)
     if prompt is not None:
         unread = unread + (parts[-1] >= 0).sum(axis=1)
-    if not (unread > 0).all():
+    if not np.all(unread > 0):
         row = int(np.argmin(unread))
         raise ValueError(
             "Each prompt must have a token. Received a row without: "
@@ -299,7 +303,7 @@ def _padded(texts):
 
 def _announced(program, request):
     """A program that says at its first call that it is compiled, which takes seconds."""
-    told = []
+    told: list[bool] = []
 
     def call(*arrays):
         if told or not keras.config.is_interactive_logging_enabled():

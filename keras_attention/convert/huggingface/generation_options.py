@@ -115,14 +115,12 @@ def _constraints(settings, stops):
         min_tokens=least or 0,
         **{name: settings[name] for name in same.split()},
     )
-    found = None if found == Constraints() else found
-    decay = settings["exponential_decay_length_penalty"]
+    decay, none = settings["exponential_decay_length_penalty"], found == Constraints()
     if decay is None:
-        return found
+        return None if none else found
     if len(decay) != 2:
         _refuse(settings, "exponential_decay_length_penalty", "a number of tokens and a factor")
-    decay = LengthDecay(*decay)
-    return decay if found is None else found + decay
+    return LengthDecay(*decay) if none else found + LengthDecay(*decay)
 
 
 def _refuse(settings, name, expected):
