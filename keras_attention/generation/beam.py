@@ -12,7 +12,14 @@ from keras import ops
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.generated import Generated
 from keras_attention.generation.rules import NONE, Rule, apply
-from keras_attention.generation.search import Ends, Search, Step, normalized, text_of
+from keras_attention.generation.search import (
+    Ends,
+    Search,
+    Step,
+    list_settings,
+    normalized,
+    text_of,
+)
 from keras_attention.sequences import shapes
 
 
@@ -326,3 +333,6 @@ def _flat(indices, count):
     """Indices (B, K) into the `count` elements of each row, as indices into all rows."""
     first = count * ops.arange(ops.shape(indices)[0], dtype="int32")
     return ops.cast(indices, "int32") + ops.expand_dims(first, -1)
+
+
+list_settings(beam_search, Beams)

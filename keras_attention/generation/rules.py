@@ -127,7 +127,7 @@ class Rule(saving.Configurable, saved=False):
         return Rules((self, other))
 
 
-class Rules(Rule):
+class Rules(Rule, saved=False):
     """Several rules, one after the other."""
 
     def __init__(self, rules):

@@ -13,7 +13,14 @@ from keras_attention.core.hints import Seed, Tensor, Tensors
 from keras_attention.generation import random, rules
 from keras_attention.generation.generated import Generated
 from keras_attention.generation.rules import NONE, Penalty, Rule
-from keras_attention.generation.search import Ends, Search, Step, normalized, text_of
+from keras_attention.generation.search import (
+    Ends,
+    Search,
+    Step,
+    list_settings,
+    normalized,
+    text_of,
+)
 from keras_attention.sequences import shapes
 
 
@@ -430,6 +437,9 @@ class Sampling(Greedy):
         if candidates is None:
             return index
         return ops.take_along_axis(candidates, index[:, None], axis=1)[:, 0]
+
+
+list_settings(sample, Sampling)
 
 
 def _is_of_rows(value):

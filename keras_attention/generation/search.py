@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -261,6 +262,14 @@ def normalized(logits):
     norm = ops.log(ops.sum(ops.exp(logits), axis=-1, keepdims=True))
     lost = ops.logical_or(unknown, norm == -NONE)
     return logits, ops.where(lost, float("nan"), norm)
+
+
+def list_settings(function, strategy):
+    """Has the signature of a function list what it passes on by `**settings`."""
+    *own, _ = inspect.signature(function).parameters.values()
+    settings = inspect.signature(strategy).parameters.values()
+    every = [*own, *(x.replace(kind=x.KEYWORD_ONLY) for x in settings)]
+    vars(function)["__signature__"] = inspect.Signature(every, return_annotation="Generated")
 
 
 def text_of(history, lengths, limits, prompt, stops):

@@ -13,6 +13,7 @@ import numpy as np
 
 import keras_attention as ka
 from keras_attention import generation
+from keras_attention.layers.blocks import window_attention
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
 
@@ -165,6 +166,20 @@ LONGFORMER = {
     "kernel_constraint": keras.constraints.NonNeg(),
     "bias_constraint": keras.constraints.MaxNorm(3),
 }  # fmt: skip
+WINDOWED = LONGFORMER | {"output_shape": 8, "value_dim": 3, "shift": 1}
+
+
+def of_grid(**options):
+    """A case of windows of a padded grid."""
+
+    def model():
+        x = keras.Input((2, 3, WIDTH))
+        windows = window_attention.WindowAttention(2, 4, 2, **options)
+        return keras.Model(x, windows(window_attention.Padding(2)(x)))
+
+    return model, (PATCHES[:, :, :3],)
+
+
 # Functions that make a model, and what it is called with.
 NEW = {
     "gated_linear-convolved": of_layer(
@@ -182,6 +197,10 @@ NEW = {
     "experts-gated-shared": of_layer(
         ka.MixtureOfExperts, 4, 2, 8, shared_dim=4, use_shared_gate=True
     ),
+    "windows": of_grid(use_sink=True),
+    "windows-all": of_grid(**WINDOWED),
+    "block-wide": of_layer(ka.TransformerBlock, 16, 2, wide_residual=True),
+    "feed_forward-wide": of_layer(ka.FeedForward, 16, wide_output=True),
     "sines-shifted": of_layer(ka.SinCosPositionEmbedding, shift=2),
     "patches-masked": (merged_patches, (PIXELS,)),
     "patch_merging-masked": (pooled_patches, (PATCHES.reshape(2, 8, WIDTH),)),

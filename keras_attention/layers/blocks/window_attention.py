@@ -58,7 +58,7 @@ class WindowAttention(MultiHeadAttention):
         self.shift = shapes.check_count("shift", shift, minimum=0)
         self._sizes = (self.size, self.size)
 
-    def build(self, query_shape, value_shape=None, key_shape=None):
+    def build(self, query_shape):  # type: ignore[override]
         super().build((query_shape[0], self.size**2, query_shape[-1]))
 
     def call(  # type: ignore[override]
@@ -97,7 +97,7 @@ class WindowAttention(MultiHeadAttention):
         groups = patches.grouped(x, ops.shape(x)[1:3], self._sizes, True)
         return ops.reshape(groups, (-1, self.size**2, x.shape[-1]))
 
-    def compute_output_shape(self, query_shape, value_shape=None, key_shape=None):
+    def compute_output_shape(self, query_shape):  # type: ignore[override]
         return tuple(query_shape)
 
     def compute_output_spec(self, query, query_mask=None, return_attention_scores=False, **others):
