@@ -134,3 +134,5 @@ def test_a_run_leaves_what_it_says_and_generates(text_file, tmp_path, capsys):
     first = generated()
     assert first.startswith("ANNA:\n") and len(first) == len("ANNA:\n") + 20 + 1
     assert first == generated() != generated("--seed", 1)
+    likeliest = generated("--temperature", 0)
+    assert likeliest == generated("--temperature", 0, "--seed", 1) == generated("--top-k", 1)
