@@ -161,35 +161,21 @@ def load(folder, *prompts):
     return model, texts.load_tokenizer(folder), figures["settings"]["context"]
 
 
-def next_tokens(model, context, known, choose):
-    """Yields token numbers after those known, which `choose` chooses by logits (V,).
+def next_tokens(model, context, known, seed, temperature, top_k):
+    """Yields token numbers after those known; at temperature 0 the likeliest.
 
-    A step reads one token, with caches of those before. When they are full, the later half of what
-    is in them is read into empty ones, so that a token sees from half of `context` to all of it.
+    When the caches have `context` tokens, the later half of them is read again, so that a token
+    sees from half of `context` to all of it.
     """
-    half, room = context // 2, context - context // 2 + 1
-    # Two programs, whatever the prompt: it is padded on the left, or cut there.
-    start = ka.generation.compiled(lambda ids, mask: model.start(ids, room, mask=mask), model)
-    step = ka.generation.compiled(model.step, model)
-    for used in itertools.cycle(range(room)):
-        if not used:
-            known = known[-half:]
-            ids = np.array([[0] * (half - len(known)) + known], "int32")
-            _, cache = start(ids, np.arange(half)[None] >= half - len(known))
-        logits, cache = step(np.array(known[-1:], "int32"), cache)
-        known = [*known, choose(keras.ops.convert_to_numpy(logits)[0])]
-        yield known[-1]
-
-
-def draw(logits, rng, temperature, top_k=None):
-    """A token by its logits, among the `top_k` likeliest; at temperature 0 the likeliest."""
-    logits = logits.astype("float64")
-    if top_k is not None and top_k < len(logits):
-        logits[logits < np.partition(logits, -top_k)[-top_k]] = -np.inf
-    if not temperature:
-        return int(np.argmax(logits))
-    masses = np.exp((logits - logits.max()) / max(temperature, 1e-30))
-    return int(rng.choice(len(masses), p=masses / masses.sum()))
+    half, how = context // 2, {"method": "greedy"}
+    for window in itertools.count():
+        if temperature:
+            how = {"method": "sample", "temperature": temperature, "top_k": top_k}
+            how["seed"] = seed + (window << 32)  # Other random numbers in each window.
+        # The last token of a window is read in the next one.
+        for tokens, _ in model.stream([known[-half:]], context - half + 1, **how):
+            known = [*known, int(tokens[0])]
+            yield known[-1]
 
 
 def generate(model, tokenizer, context, prompt, length=500, temperature=0.8, top_k=None, seed=0):
@@ -203,8 +189,7 @@ def generate(model, tokenizer, context, prompt, length=500, temperature=0.8, top
         raise UsageError(f"The model has never seen these characters: {unknown!r}.") from None
     if not numbers:
         raise UsageError(f"The prompt {prompt!r} has no tokens.")
-    how = np.random.default_rng(seed), temperature, top_k
-    drawn = next_tokens(model, context, numbers, lambda logits: draw(logits, *how))
+    drawn = next_tokens(model, context, numbers, seed, temperature, top_k)
     # A character whose bytes are several tokens comes with the last of them.
     stream = DecodeStream(ids=numbers[-16:])
     return (stream.step(tokenizer, number) or "" for number in itertools.islice(drawn, length))
@@ -265,6 +250,7 @@ def print_generated(argv):
     options = vars(parser.parse_args(argv))
     # An argument that is not UTF-8 reaches Python as surrogates, which no tokenizer takes.
     prompt = options["prompt"] = options["prompt"].encode("utf-8", "replace").decode("utf-8")
+    keras.config.disable_interactive_logging()  # No messages of compilation amid the text.
     pieces = generate(*load(options.pop("folder"), prompt), **options)
     for piece in itertools.chain([prompt], pieces, ["\n"]):
         print(piece, end="", flush=True)

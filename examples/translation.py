@@ -117,9 +117,7 @@ def optimizer(options, steps):
 
 
 def steps(model):
-    """`start`, from sentences to caches, and `step`, from a token to the logits after it."""
-    if isinstance(model, ka.EncoderDecoder):
-        return model.start, model.step
+    """`start` and `step` of a recurrent model, as those of an `EncoderDecoder`."""
     names = "encoder", "bridge", "decoder", "output", "embedding"
     encoder, bridge, decoder, output, embedding = map(model.get_layer, names)
     encode = keras.Model(model.inputs[0], [encoder.output[0], bridge.output])
@@ -139,15 +137,18 @@ def steps(model):
 
 def translator(model, tokenizer, beams, rows=64):
     """A function from sentences to translations, by beam search; one beam is greedy."""
-    start, step = steps(model)
+    options = {"num_beams": beams, "num_return": None, "stop_tokens": [int(STOP)]}
 
     def search(source):
-        most = source.shape[1] * 3 // 2 + 8
-        last, cache, memory = start(source, keras.ops.full_like(source[:, :1], START), most)
-        options = {"num_beams": beams, "max_tokens": most, "stop_tokens": [int(STOP)]}
-        return ka.generation.beam_search(step, last, cache, memory, **options).tokens[:, 0]
+        first, most = keras.ops.full_like(source[:, :1], START), source.shape[1] * 3 // 2 + 8
+        if isinstance(model, ka.EncoderDecoder):
+            return model.generate(source, first, most, "beam_search", **options)
+        start, step = steps(model)
+        given = start(source, first, most)
+        return ka.generation.beam_search(step, *given, max_tokens=most, **options)
 
-    search = ka.generation.compiled(search, model)
+    if not isinstance(model, ka.EncoderDecoder):
+        search = ka.generation.compiled(search, model)
 
     def translate(sentences):
         sources = [np.append(row, STOP) for row in texts.encode(tokenizer, sentences)]
@@ -157,7 +158,7 @@ def translator(model, tokenizer, beams, rows=64):
             # Empty rows, so that there is one program for each length.
             empty = [sources[0][:0]] * (min(rows, len(sources)) - len(part))
             read = [sources[index] for index in part] + empty
-            tokens = keras.ops.convert_to_numpy(search(texts.pad(read, multiple=16)))
+            tokens = keras.ops.convert_to_numpy(search(texts.pad(read, multiple=16)).tokens)
             found |= zip(part, tokenizer.decode_batch(tokens.tolist()), strict=False)
         return [found[index] for index in range(len(sources))]
 

@@ -48,6 +48,16 @@ class Stream:
     Attributes:
         result: the `Generated` of the tokens so far, the first items of the arrays that the
             function with all tokens at once returns, with their cache.
+
+    >>> import keras
+    >>> from keras_attention import generation
+    >>> def step(tokens, cache):
+    ...     return keras.ops.one_hot(tokens + 1, 9), cache
+    >>> stream = generation.stream(step, [0], (), max_tokens=6)
+    >>> [next(stream)[0].tolist() for _ in range(3)]
+    [[1], [2], [3]]
+    >>> stream.result.tokens.shape
+    (1, 6)
     """
 
     def __init__(self, search, begin, go_on, result, most, rows=None):
