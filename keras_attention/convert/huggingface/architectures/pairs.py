@@ -8,13 +8,14 @@ share the biases of distances.
 import functools
 
 import keras
+import numpy as np
 
 from keras_attention import positions
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.tensors import Checkpoint
 from keras_attention.layers.blocks.norms import RMSNorm
-from keras_attention.layers.embeddings.position_embedding import SinCosPositionEmbedding
+from keras_attention.layers.embeddings.position_embedding import SinCosPositionEmbedding, sin_cos
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 
 # The first rows of a table of positions, which no position uses.
@@ -77,17 +78,32 @@ def _text(config, residual="post", sines=None, use_bias=True):
     scale = config["d_model"] ** 0.5 if config["scale_embedding"] else 1
     tokens = stacks.table(config, scale=scale)
 
-    def embeddings():
-        if sines is not None:
-            options = {"layout": "half_split", "name": "positions", **sines(config)}
-            positions, norm = SinCosPositionEmbedding(**options), None
+    def embeddings(side):
+        norm = None if sines is not None else stacks.layer_norm(1e-5)
+        options = {} if sines is None else {"layout": "half_split", **sines(config)}
+        rows = config["max_position_embeddings"] if sines is None else _others(config, side)
+        if rows is not None:
+            positions = stacks.positions(rows)
         else:
-            positions = stacks.positions(config["max_position_embeddings"])
-            norm = stacks.layer_norm(1e-5)
+            positions = SinCosPositionEmbedding(**options, name="positions")
         return stacks.embeddings(config, tokens=tokens, positions=positions, norm=norm)
 
     logits = Logits(config["vocab_size"], use_bias=use_bias, name="logits") if has_head else None
-    return _pair(config, logits, residual, embeddings(), embeddings())
+    return _pair(config, logits, residual, embeddings("encoder"), embeddings("decoder"))
+
+
+def _others(config, side):
+    """The rows of a table of positions that a folder has in place of sines; or None."""
+    checkpoint = None if config.folder is None else Checkpoint(config.folder)
+    names = (f"{first}{side}.embed_positions.weight" for first in ("model.", ""))
+    name = None if checkpoint is None else next((x for x in names if x in checkpoint.names), None)
+    if name is None:
+        return None
+    table = np.asarray(checkpoint[name], "float32")
+    computed = sin_cos(np.arange(len(table)), table.shape[1], 10000.0, "half_split", "float32")
+    # Those in half precision are the same.
+    same = np.allclose(table, keras.ops.convert_to_numpy(computed), atol=0.01)
+    return None if same else len(table)
 
 
 def _m2m(config):
@@ -144,12 +160,12 @@ def _names(first, key=lambda path: path):
     return {name: entries.within(name, side) for name in ("encoder", "decoder")}
 
 
-def _like_bart(fields, **options):
+def _like_bart(fields, first=_FIRST, **options):
     """The `Architecture` of a pair of texts; `options` are as of `_text`."""
     return Architecture(
         fields,
         functools.partial(_text, **options),
-        {"shared.weight": "encoder.embeddings.tokens.table", **_names(_FIRST)},
+        {"shared.weight": "encoder.embeddings.tokens.table", **_names(first)},
         prefix="model.",
         head={"final_logits_bias": entries.axes("decoder.logits.bias", 2)},
         unread={
@@ -158,6 +174,8 @@ def _like_bart(fields, **options):
         },
         same={"shared.weight": [r"(encoder|decoder)\.embed_tokens\.weight", r"lm_head\.weight"]},
         optional=("final_logits_bias",),
+        # Whether positions are sines, folders say by their tensors.
+        unsaid=() if first else ("positions",),
         input_shape=lambda config: [(None, None), (None, None)],
     )
 
@@ -304,8 +322,8 @@ _like_t5 = functools.partial(
 ARCHITECTURES = {
     "bart": _like_bart(_BART),
     "mbart": _like_bart(_BART | _PRE, residual="pre"),
-    "marian": _like_bart(_MARIAN, sines=lambda config: {}),
-    "pegasus": _like_bart(_BART | _PRE | _SINES, residual="pre", sines=lambda config: {}),
+    "marian": _like_bart(_MARIAN, 0, sines=lambda config: {}),
+    "pegasus": _like_bart(_BART | _PRE | _SINES, 0, residual="pre", sines=lambda config: {}),
     "m2m_100": _like_bart(
         _SIDES
         | fields.defaults(scale_embedding=True, activation_function="relu")
