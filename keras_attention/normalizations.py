@@ -1,7 +1,5 @@
 """Normalizations: from scores to weights. Every kernel implements softmax."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, TypeAlias, get_args
 

@@ -1,7 +1,5 @@
 """Losses on attention weights, for the `scores_regularizer` of every attention layer."""
 
-from __future__ import annotations
-
 import math
 from typing import TypeAlias
 

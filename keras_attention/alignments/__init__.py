@@ -4,8 +4,6 @@ A custom one is a subclass of `Alignment`, which calls the attention of the cell
 another normalization, and keeps states, arrays (B, H, S), from step to step.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving

@@ -1,7 +1,5 @@
 """`from_keras` and `from_keras_hub`: attention of Keras, blocks and positions of KerasHub."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

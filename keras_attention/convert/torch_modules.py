@@ -1,7 +1,5 @@
 """`from_torch`: the attention modules of `torch.nn`, with any backend of Keras."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys

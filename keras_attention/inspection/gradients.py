@@ -1,7 +1,5 @@
 """`attention_gradients`: what a change of each weight would change in a model's output."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Models without some of their heads: of the same size, or smaller."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """What weights say: how wide and how far heads attend, how much they matter, what they lead to."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias

@@ -1,7 +1,5 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """`BaseAttention`: heads, memory and the road of a call, under every attention layer."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, get_args

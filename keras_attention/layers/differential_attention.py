@@ -1,7 +1,5 @@
 """`DifferentialAttention`: the difference of two softmax attentions, which cancels common noise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """`MultiHeadLatentAttention`: keys and values of one latent per token, and a small cache."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import keras

@@ -1,7 +1,5 @@
 """`LongformerAttention`: a window, and global tokens with projections of their own."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from keras import ops

@@ -5,8 +5,6 @@ The weights of all pairs are a product of two narrow matrices. Layers take the r
 is no weight for a pair, and no order: each of these keys has later tokens too.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable

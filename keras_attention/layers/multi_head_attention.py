@@ -1,7 +1,5 @@
 """`MultiHeadAttention`: attention in multiple heads, with an output projection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from keras_attention import patterns, scores

@@ -1,7 +1,5 @@
 """Summaries of a sequence: by attention from learned queries, or of tokens put before it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

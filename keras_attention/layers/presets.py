@@ -1,7 +1,5 @@
 """Presets: layers that set slots of `Attention`, and the loss that trains choices of one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args

@@ -1,7 +1,5 @@
 """Sets: learned queries, induced points, and slots that compete for elements."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import keras

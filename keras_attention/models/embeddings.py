@@ -1,7 +1,5 @@
 """`Embeddings`, before the first block of a Transformer, and `Logits`, after its last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

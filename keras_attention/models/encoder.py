@@ -1,7 +1,5 @@
 """`Encoder`, and the base that it shares with `Decoder`: embeddings, blocks, a norm, logits."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare an
 and are saved with the model.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving

@@ -7,8 +7,6 @@ decoding, cross-attention and left padding need no special case.
 A custom position is a subclass of `Position` with one of these methods.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving

@@ -7,8 +7,6 @@ Scores are layers, so that they can own weights; they compute in float32 for eve
 and are built by their attention layer.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving

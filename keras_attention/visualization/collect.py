@@ -1,7 +1,5 @@
 """`collect_attention`: the scores of every attention layer of a model, without rebuilding it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

@@ -4,8 +4,6 @@
 it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

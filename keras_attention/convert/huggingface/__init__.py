@@ -1,7 +1,5 @@
 """Models of Hugging Face: `config.json` and `*.safetensors`, without their package."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

@@ -1,7 +1,5 @@
 """The settings for generation that a folder carries: arguments of `generation`, first tokens."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Sequence

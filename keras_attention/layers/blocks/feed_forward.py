@@ -1,7 +1,5 @@
 """Networks of each position by itself: one for all, or a few of many experts."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings

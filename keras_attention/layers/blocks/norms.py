@@ -1,7 +1,5 @@
 """Norms and factors of features, those that layers make, and how a block puts them together."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras

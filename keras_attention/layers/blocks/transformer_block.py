@@ -1,7 +1,5 @@
 """`TransformerBlock`: attention and a feed-forward network, each with a residual and a norm."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Absolute positions on a grid, such as that of the patches of an image: sinusoidal or learned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Patches: groups of neighboring cells of a grid, as vectors, and as cells of a smaller grid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Absolute positions, added or concatenated to a sequence: sinusoidal or learned vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 

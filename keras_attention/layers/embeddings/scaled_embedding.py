@@ -1,7 +1,5 @@
 """`ScaledEmbedding`: scaled token embeddings, and the tied output projection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Layers whose state forgets: at one rate per head, by feature, or what it has of a key."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

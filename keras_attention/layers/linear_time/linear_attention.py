@@ -1,7 +1,5 @@
 """`LinearAttention`: feature maps of query and key in place of the softmax."""
 
-from __future__ import annotations
-
 import functools
 from typing import ClassVar
 

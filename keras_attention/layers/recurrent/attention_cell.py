@@ -1,7 +1,5 @@
 """`AttentionCell`: a recurrent cell that attends to a memory at each step."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """`AttentionRNN`: a recurrent layer that takes the memory it attends to in its call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

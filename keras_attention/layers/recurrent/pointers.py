@@ -1,7 +1,5 @@
 """Pointers: logits over the positions of a memory, and tokens that are copied from it."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import keras
