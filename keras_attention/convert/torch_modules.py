@@ -51,8 +51,6 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
             own relu, gelu, silu, tanh or sigmoid; its parameters have no values; or `causal` is
             given for a module that is no block.
 
-    Example:
-
     >>> import torch                                                           # doctest: +SKIP
     >>> module = torch.nn.MultiheadAttention(16, 2, batch_first=True)          # doctest: +SKIP
     >>> layer = keras_attention.convert.from_torch(module)                     # doctest: +SKIP

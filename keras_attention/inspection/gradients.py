@@ -49,8 +49,6 @@ def attention_gradients(
         ValueError: the model is not built, no attention layer was called, or one attends over more
             than one axis.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention.inspection import attention_gradients
     >>> x = keras.Input((None, 8))

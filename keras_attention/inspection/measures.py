@@ -65,8 +65,6 @@ def attention_entropy(scores: Weights) -> dict:
     Raises:
         ValueError, TypeError: `scores` is not as described.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_entropy
     >>> weights = np.array([[[[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]])
@@ -94,8 +92,6 @@ def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> 
 
     Raises:
         ValueError, TypeError: `scores` or `grid` is not as described.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_distance
@@ -136,8 +132,6 @@ def head_importance(gradients: Weights) -> dict:
 
     Raises:
         ValueError, TypeError: `gradients` is not as described.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import head_importance
@@ -195,8 +189,6 @@ def attention_rollout(scores: Weights, residual: float = 0.5) -> np.ndarray:
     Raises:
         ValueError, TypeError: `scores` or `residual` is not as described.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_rollout
     >>> first = np.array([[[[1.0, 0.0], [1.0, 0.0]]]])   # both tokens attend to token 0
@@ -225,8 +217,6 @@ def attention_flow(scores: Weights, residual: float = 0.5) -> np.ndarray:
     Raises:
         ValueError, TypeError: as `attention_rollout`.
         ImportError: SciPy is not installed.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_flow

@@ -90,8 +90,6 @@ class Attention(BaseAttention):
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 128))
     >>> keras_attention.Attention(8, 16)([x, x, x]).shape

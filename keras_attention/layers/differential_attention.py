@@ -42,8 +42,6 @@ class DifferentialAttention(MultiHeadAttention):
     Call arguments, results and errors are those of `MultiHeadAttention`. Scores are those of the
     difference, (B, H, T, S).
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.DifferentialAttention(num_heads=2, key_dim=8, depth=3)

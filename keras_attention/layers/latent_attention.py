@@ -48,8 +48,6 @@ class MultiHeadLatentAttention(MultiHeadAttention):
     Call arguments, results and errors are those of `MultiHeadAttention`: keys and values may come
     from a second sequence too.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.MultiHeadLatentAttention(

@@ -119,8 +119,6 @@ class LongformerAttention(GlobalTokensAttention):
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
     a cache, or has integers as `positions` is an error.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))
     >>> layer = keras_attention.LongformerAttention(4, 8, window=16, num_global=1)

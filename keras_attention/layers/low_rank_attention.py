@@ -78,8 +78,6 @@ class LinformerAttention(LowRankAttention):
     alone: a call that is causal, has a cache or arguments for pairs is an error. A masked token
     adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 500, 32))
     >>> layer = keras_attention.LinformerAttention(4, 8, max_length=512, rank=64)
@@ -186,8 +184,6 @@ class NystromAttention(LowRankAttention):
 
     Call arguments, results and errors are those of `LinformerAttention`: padding on either side
     changes nothing.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 500, 32))

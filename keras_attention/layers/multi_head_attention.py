@@ -49,8 +49,6 @@ class MultiHeadAttention(OutputProjection, Attention):
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0], [7, 1, 4, 4, 2]])
     >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(ids)

@@ -39,8 +39,6 @@ class AttentionPooling(saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: as `Attention`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
     >>> keras_attention.AttentionPooling()(x).shape
@@ -141,8 +139,6 @@ class FeedForwardAttention(AttentionPooling):
     Call arguments, results and errors are those of `AttentionPooling`; `units` must be a positive
     integer.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
     >>> keras_attention.FeedForwardAttention()(x).shape
@@ -192,8 +188,6 @@ class ClassToken(saving.ConfigurableLayer):
 
     Raises:
         ValueError: a number or a shape is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 8, mask_zero=True)(keras.ops.array([[3, 5, 0], [7, 1, 4]]))

@@ -48,8 +48,6 @@ class Embeddings(saving.ConfigurableLayer):
         TypeError: a part is not a layer of its kind.
         ValueError: token types are given without a layer of types, or `dropout` is no rate.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> tokens = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)
     >>> positions = keras_attention.LearnedPositionEmbedding(max_length=32)
@@ -205,8 +203,6 @@ class Logits(saving.ConfigurableLayer):
         ValueError: a table is given to a layer that is not tied, or missing; `x` to be pooled does
             not have three axes; a number or a name is not as described.
         TypeError: `transform` is not a layer.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x, table = keras.random.normal((2, 5, 16)), keras.random.normal((100, 16))

@@ -344,8 +344,6 @@ class Encoder(Stack):
         TypeError: a part is not of its class.
         ValueError: tied logits without embeddings; or as the parts.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import Embeddings, Encoder, ScaledEmbedding, TransformerBlock
     >>> encoder = Encoder(

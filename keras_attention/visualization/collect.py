@@ -58,8 +58,6 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
         TypeError: `model` is no layer.
         ValueError: the model is not built, or no attention layer was called.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention.visualization import collect_attention
     >>> tokens = keras.Input((None,), dtype="int32")

@@ -59,8 +59,6 @@ def attention_html(
     Raises:
         ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.visualization import attention_html
     >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads

@@ -242,7 +242,7 @@ def test_every_public_layer_documents_its_arguments():
         cls = getattr(keras_attention, name)
         if not isinstance(cls, type):
             continue
-        parts = ["Args:", "Call arguments", "Example:", ">>> "]
+        parts = ["Args:", "Call arguments", ">>> "]
         # A preset may refer to the layer that it is.
         if "Call arguments, results and errors are those of" not in cls.__doc__:
             parts += ["Returns:", "Raises:"]

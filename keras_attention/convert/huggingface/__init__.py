@@ -64,8 +64,6 @@ def from_huggingface(
             are missing, unknown or of other shapes, or there are two of one that are not equal.
         ImportError: `safetensors` is not installed.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
     """
@@ -108,8 +106,6 @@ def to_huggingface(
             has none, is quantized or not built; or the folder has an adapter.
         ImportError: `safetensors` is not installed.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> convert.to_huggingface(model, "tuned")  # doctest: +SKIP
     """
@@ -149,8 +145,6 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str], merge: bool
             is not as described, is quantized, or has adapters that are not merged.
         ImportError: `safetensors` is not installed.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> convert.load_adapter(model, "adapter")  # doctest: +SKIP
     """
@@ -175,8 +169,6 @@ def save_adapter(
     Raises:
         ValueError: `model` is not as described, is quantized, or has adapters of no tensor.
         ImportError: `safetensors` is not installed.
-
-    Example:
 
     >>> from keras_attention import convert
     >>> convert.save_adapter(model, "adapter")  # doctest: +SKIP

@@ -54,8 +54,6 @@ def generation_options(
             or a value that it cannot have; the message names it. Or `method` is none.
         TypeError: tokens in a list are not integers.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> first, how = [convert.start_tokens("bart")], "beam_search"  # doctest: +SKIP
     >>> options = convert.generation_options("bart", how)  # doctest: +SKIP
@@ -144,8 +142,6 @@ def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
     Raises:
         ValueError: the folder is of no model of two sequences; it has no such token; or it leaves
             the language to be found in the recording.
-
-    Example:
 
     >>> from keras_attention import convert
     >>> convert.start_tokens("marian")  # doctest: +SKIP

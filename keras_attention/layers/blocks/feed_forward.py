@@ -47,8 +47,6 @@ class FeedForward(saving.ConfigurableLayer):
     Raises:
         ValueError: a size or the rate is not as described.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 16))
     >>> keras_attention.FeedForward(64, "silu", gated=True)(x).shape
@@ -187,8 +185,6 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     Call arguments, results and errors are those of `FeedForward`; with `training=True`, a router
     that cannot learn is warned of.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 16))

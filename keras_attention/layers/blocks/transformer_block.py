@@ -101,8 +101,6 @@ class TransformerBlock(saving.ConfigurableLayer):
             `cross_attention` or missing with it, arguments contradict one another, or as
             `MultiHeadAttention` and `FeedForward`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0]])
     >>> x = keras_attention.ScaledEmbedding(10, 32, mask_zero=True)(ids)

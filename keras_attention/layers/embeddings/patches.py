@@ -91,8 +91,6 @@ class PatchEmbedding(saving.ConfigurableLayer):
         ValueError, TypeError: an argument is not as described, images have other axes, or their
             sizes are no multiples of the patch's.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> images = keras.random.uniform((2, 32, 24, 3))
     >>> keras_attention.PatchEmbedding(8, 64, data_format="channels_last")(images).shape
@@ -208,8 +206,6 @@ class PatchMerging(saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: an argument is not as described, `x` is not of the grid, or the sizes
             of the grid are no multiples of `size`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 4 * 6, 16))

@@ -39,8 +39,6 @@ class ScaledEmbedding(saving.ConfigurableLayer):
         ValueError: a size is not a positive integer, or with `reverse=True` the features of
             `inputs` differ from `dim`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> embedding = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)
     >>> x = embedding(keras.ops.convert_to_tensor([[5, 7, 0]]))

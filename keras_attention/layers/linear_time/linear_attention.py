@@ -37,8 +37,6 @@ class LinearAttention(StateAttention):
     `segment_ids` and `return_attention_scores` are computed from all pairs, in quadratic time.
     `make_cache` makes a state of constant size.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.LinearAttention(num_heads=4, key_dim=8, causal=True)

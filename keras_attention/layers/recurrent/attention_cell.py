@@ -75,8 +75,6 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: an argument or a shape is not as described, or there is no memory.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import AttentionCell
     >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))

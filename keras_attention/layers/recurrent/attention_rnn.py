@@ -47,8 +47,6 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
         ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is True, or batch sizes
             differ.
 
-    Example:
-
     >>> import keras
     >>> from keras_attention import AttentionCell, AttentionRNN
     >>> memory, x = keras.random.normal((2, 7, 16)), keras.random.normal((2, 5, 8))

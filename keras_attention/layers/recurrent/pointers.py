@@ -53,8 +53,6 @@ class PointerHead(saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: as `Attention`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> states, memory = keras.random.normal((2, 3, 8)), keras.random.normal((2, 7, 16))
     >>> keras_attention.PointerHead()(states, memory).shape
@@ -162,8 +160,6 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: a size, a shape or a dtype is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> layer = keras_attention.PointerGenerator(10, num_extra_tokens=2)
