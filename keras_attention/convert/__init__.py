@@ -10,12 +10,11 @@ ignores a mask, the new layer does not: see `docs/masks.md`.
 
 from keras_attention.convert.huggingface import (
     from_huggingface,
-    generation_options,
     load_adapter,
     save_adapter,
-    start_tokens,
     to_huggingface,
 )
+from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.convert.keras_layers import from_keras, from_keras_hub
 from keras_attention.convert.torch_modules import from_torch
 

@@ -345,11 +345,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     # Decoding: a text in calls of any length
 
     def make_cache(
-        self,
-        batch_size: int | Tensor,
-        length: int,
-        dtype: Dtype | None = None,
-        spare: int = 0,
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None, spare: int = 0
     ) -> Cache:
         """An empty cache, for `layer(x, cache=cache)`.
 

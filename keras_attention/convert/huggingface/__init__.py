@@ -10,19 +10,9 @@ from keras_attention.convert.huggingface import adapters, tensors, writing
 from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.config import Config, read_file
-from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Dtype
 from keras_attention.sequences import shapes
-
-__all__ = [
-    "from_huggingface",
-    "generation_options",
-    "load_adapter",
-    "save_adapter",
-    "start_tokens",
-    "to_huggingface",
-]
 
 
 def from_huggingface(

@@ -349,11 +349,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     # Decoding with a cache
 
     def make_cache(
-        self,
-        batch_size: int | Tensor,
-        length: int,
-        dtype: Dtype | None = None,
-        spare: int = 0,
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None, spare: int = 0
     ) -> Cache:
         """As `Attention.make_cache`, of the self-attention, for a built and causal block."""
         self._check_built()
