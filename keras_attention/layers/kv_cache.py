@@ -79,20 +79,17 @@ def layout(cache, layouts, window):
     """
     names = cache.keys() if isinstance(cache, dict) else None
     for layout in layouts:
-        if names == layout.arrays.keys() and (not layout.forgets or _is_ring(cache, window)):
-            return layout
+        if names == layout.arrays.keys():
+            # The number of entries may be unknown in a graph: a ring is correct for any.
+            count = entries(cache)
+            if not layout.forgets or (window is not None and (count is None or count >= window)):
+                return layout
     context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
     raise ValueError(
         f"`cache` must be what `make_cache` or a call gave, a dict of {list(layouts[-1].arrays)}"
         f"{context if CONTEXT in layouts else ''}. "
         f"Received: {type(cache).__name__ if names is None else sorted(names)}"
     )
-
-
-def _is_ring(cache, window):
-    """Whether the entries of a cache, which may be overwritten, are enough for a window."""
-    # The number of entries may be unknown in a graph: a ring is correct for any.
-    return window is not None and (entries(cache) is None or entries(cache) >= window)
 
 
 def check(cache, layout, batch, heads, *sizes):

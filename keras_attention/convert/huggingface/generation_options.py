@@ -12,18 +12,10 @@ from keras_attention.generation import Constraints, LengthDecay
 from keras_attention.sequences import shapes
 
 # Settings that are arguments of each function, of these names unless `_RENAMED` has others.
-_ARGUMENTS = {
-    "greedy": "",
-    "sample": "temperature top_p min_p top_k typical_p",
-    "beam_search": (
-        "num_beams length_penalty num_return_sequences early_stopping renormalize_logits"
-    ),
-}
-_RENAMED = {
-    "num_return_sequences": "num_return",
-    "early_stopping": "stopping",
-    "renormalize_logits": "renormalize",
-}
+_RENAMED = {"num_return_sequences": "num_return", "early_stopping": "stopping"}
+_RENAMED |= {"renormalize_logits": "renormalize"}
+_ARGUMENTS = {"greedy": "", "sample": "temperature top_p min_p top_k typical_p"}
+_ARGUMENTS |= {"beam_search": " ".join(("num_beams", "length_penalty", *_RENAMED))}
 
 
 def generation_options(
@@ -111,14 +103,13 @@ def _constraints(settings, stops):
         min_tokens=least or 0,
         **{name: settings[name] for name in same.split()},
     )
-    found = None if found == Constraints() else found
+    rule = None if found == Constraints() else found
     decay = settings["exponential_decay_length_penalty"]
     if decay is None:
-        return found
+        return rule
     if len(decay) != 2:
         _refuse(settings, "exponential_decay_length_penalty", "a number of tokens and a factor")
-    decay = LengthDecay(*decay)
-    return decay if found is None else found + decay
+    return LengthDecay(*decay) if rule is None else rule + LengthDecay(*decay)
 
 
 def _refuse(settings, name, expected):

@@ -293,13 +293,11 @@ _VISION = {
 
 def _clip(name, fields, tensors, **given):
     """The `Architecture` of a tower, whose class may have the projection to the space of both."""
-    towers = {"Text": ("text", "text"), "Vision": ("vision", "visual")}
-    tower, projection = towers.pop(name)
-    [(other, of_other)] = towers.values()
+    text = name == "Text"
 
     def make(config):
         logits, norm = None, stacks.norm(config, "final_norm")
-        if name == "Text":
+        if text:
             table = stacks.positions(config["max_position_embeddings"])
             embedded = stacks.embeddings(config, positions=table)
         else:
@@ -307,18 +305,18 @@ def _clip(name, fields, tensors, **given):
             embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=first)
         if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
             logits = Logits(config["projection_dim"], tied=False, name="projection")
-        elif name == "Vision":
+        elif not text:
             norm = PooledNorm(epsilon=stacks.epsilon(config), name="final_norm")
-        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
+        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": text})
         return Encoder(blocks, embedded, norm, logits)
 
-    pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
+    pattern = r"(text|vision)_model\..*|(text|visual)_projection\.weight|logit_scale"
     return Architecture(
         _TOWER | fields,
         make,
         tensors,
-        prefix=f"{tower}_model.",
-        head={f"{projection}_projection": "logits.dense"},
+        prefix=f"{name.lower()}_model.",
+        head={f"{'text' if text else 'visual'}_projection": "logits.dense"},
         unread={pattern: "of the other tower, and of both"},
         **given,
     )
