@@ -415,9 +415,8 @@ class Ring(Full):
             )
         return super().cut(cache, index, window)
 
-    def grown(self, cache, slots, spare):
-        # Rows may have any number of tokens.
-        return cache
+    # Rows may have any number of tokens.
+    grown = Layout.grown
 
 
 class State(Layout):

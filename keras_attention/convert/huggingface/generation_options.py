@@ -53,9 +53,8 @@ def generation_options(
     """
     shapes.check_choice("method", method, tuple(GENERATION))
     settings = _read_settings(folder, GENERATION[method], ignore)
-    stops = settings["eos_token_id"]
+    stops, pad = settings["eos_token_id"], settings["pad_token_id"]
     stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
-    pad = settings["pad_token_id"]
     found = {_RENAMED.get(x, x): settings[x] for x in _ARGUMENTS[method].split()}
     if method == "sample":
         # 0 means no limit.
