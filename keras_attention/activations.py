@@ -1,7 +1,5 @@
 """Activations of published models that Keras has no name for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Layouts of models on several devices, for `keras.distribution`."""
 
-from __future__ import annotations
-
 import keras
 
 from keras_attention.core import keras_private

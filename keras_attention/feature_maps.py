@@ -1,7 +1,5 @@
 """Feature maps of linear attention, as scores: φ(query) · φ(key), never negative."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """`enable_lora`: low-rank adapters in the projections of a model, and nothing else that trains."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Sequence

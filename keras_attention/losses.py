@@ -1,7 +1,5 @@
 """Losses for training models of sequences."""
 
-from __future__ import annotations
-
 import keras
 from keras import ops
 

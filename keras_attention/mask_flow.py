@@ -1,7 +1,5 @@
 """`check_masks`: which layer of a model drops a mask on its way to a layer that would use it."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from typing import NamedTuple

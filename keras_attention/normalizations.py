@@ -1,7 +1,5 @@
 """Normalizations: from scores to weights. Every kernel implements softmax."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -16,17 +14,8 @@ from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
 
-__all__ = [
-    "AdaptiveEntmax",
-    "Entmax",
-    "Hard",
-    "Normalization",
-    "Sigmoid",
-    "Softmax",
-    "Sparsemax",
-    "TopK",
-    "get",
-]
+__all__ = ["AdaptiveEntmax", "Entmax", "Hard", "Normalization", "Sigmoid", "Softmax", "Sparsemax"]
+__all__ += ["TopK", "get"]
 
 Gradient = Literal["straight_through", "reinforce"]
 GRADIENTS = get_args(Gradient)
@@ -347,17 +336,9 @@ def _one_hot(scores):
     return ops.cast(ops.equal(indices, largest), scores.dtype)
 
 
-BUILTIN = {
-    "softmax": Softmax,
-    "sigmoid": Sigmoid,
-    "sparsemax": Sparsemax,
-    "entmax": Entmax,
-    "entmax15": Entmax,
-    "adaptive_entmax": AdaptiveEntmax,
-    "top_k": TopK,
-    "hard": Hard,
-}
-
+BUILTIN: dict[str, type[Normalization]] = {"softmax": Softmax, "sigmoid": Sigmoid}
+BUILTIN |= {"sparsemax": Sparsemax, "entmax": Entmax, "entmax15": Entmax}
+BUILTIN |= {"adaptive_entmax": AdaptiveEntmax, "top_k": TopK, "hard": Hard}
 
 # What the slot may be given: an object, its saved config, or a name.
 NormalizationLike: TypeAlias = Normalization | Config | str

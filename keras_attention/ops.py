@@ -1,7 +1,5 @@
 """Functional API: attention on arrays, without weights or a layer."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Losses on attention weights, for the `scores_regularizer` of every attention layer."""
 
-from __future__ import annotations
-
 import math
 from typing import TypeAlias
 
@@ -177,13 +175,8 @@ def _mean(array, counted):
     return ops.sum(array * counted) / ops.clip(ops.sum(counted), 1.0, math.inf)
 
 
-BUILTIN = {
-    "coverage": CoverageLoss,
-    "doubly_stochastic": DoublyStochastic,
-    "entropy": Entropy,
-    "guided": Guided,
-}
-
+BUILTIN: dict[str, type[Regularizer]] = {"coverage": CoverageLoss}
+BUILTIN |= {"doubly_stochastic": DoublyStochastic, "entropy": Entropy, "guided": Guided}
 
 # What the slot may be given: an object, its saved config, or a name.
 RegularizerLike: TypeAlias = Regularizer | Config | str

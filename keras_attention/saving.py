@@ -11,7 +11,7 @@ import warnings
 
 import keras
 
-from keras_attention.core import keras_private, parts, rematerialization
+from keras_attention.core import hints, keras_private, parts, rematerialization
 from keras_attention.sequences import inputs, shapes
 
 PACKAGE = "keras_attention"
@@ -168,8 +168,8 @@ def _as_written(cls, config):
     }
 
 
-# The hints of arguments that may be functions.
-_FUNCTIONS = ("Activation", "Initializer", "Regularizer", "Constraint")
+# The hint of arguments that may be functions, and its names.
+_FUNCTIONS = (hints.Activation, "Activation", "Initializer", "Regularizer", "Constraint")
 
 
 def slot(kind, base, builtin, value, optional=False):

@@ -1,9 +1,9 @@
 """Griffe extension: what the pages of the API show of the package's docstrings and signatures.
 
-They are written for a terminal: sections "Args:", "Call arguments:", "Returns:", "Raises:" and
-"Example:", and examples of the interpreter. Arguments become a list of definitions, examples
-fenced code; everything else is Markdown, unchanged. The signature of a preset lists what it
-passes on to its base class.
+They are written for a terminal: sections "Args:", "Call arguments:", "Returns:" and "Raises:", and
+examples of the interpreter. Arguments become a list of definitions, examples fenced code, with a
+title after sections; everything else is Markdown, unchanged. The signature of a preset lists what
+it passes on to its base class.
 """
 
 import re
@@ -51,19 +51,20 @@ def list_inherited(cls, options):
 
 def markdown(docstring):
     """The Markdown of a docstring without indentation."""
-    lines, found = docstring.split("\n"), []
+    lines, found, titled = docstring.split("\n"), [], False
     while lines:
         line = lines.pop(0)
         section = SECTION.match(line)
         if section:
-            name = section[1]
+            name, titled = section[1], True
             found += ["", f"**{TITLES.get(name, name)}**", ""]
             body = _taken(lines, lambda line: not line or line.startswith(" "))
             body = textwrap.dedent("\n".join(body))
             found += _definitions(body) if name.startswith(LISTS) else [body, ""]
         elif line.startswith(">>>"):
             example = [line, *_taken(lines, lambda line: line.strip())]
-            found += ["", "```pycon", *example, "```", ""]
+            title = ["**Example**"] if titled and "**Example**" not in found else []
+            found += ["", *title, "", "```pycon", *example, "```", ""]
         else:
             found.append(line)
     return "\n".join(found)

@@ -4,8 +4,6 @@ A custom one is a subclass of `Alignment`, which calls the attention of the cell
 another normalization, and keeps states, arrays (B, H, S), from step to step.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving
@@ -15,13 +13,8 @@ from keras_attention.core.hints import Config
 
 __all__ = ["BUILTIN", "Alignment", "Coverage", "LocationSensitive", "MoChA", "Monotonic", "get"]
 
-BUILTIN = {
-    "coverage": Coverage,
-    "location_sensitive": LocationSensitive,
-    "mocha": MoChA,
-    "monotonic": Monotonic,
-}
-
+BUILTIN: dict[str, type[Alignment]] = {"coverage": Coverage}
+BUILTIN |= {"location_sensitive": LocationSensitive, "mocha": MoChA, "monotonic": Monotonic}
 
 # What the slot may be given: an object, its saved config, or a name.
 AlignmentLike: TypeAlias = Alignment | Config | str

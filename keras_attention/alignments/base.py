@@ -1,7 +1,5 @@
 """Alignments: steps of attention that depend on the weights of earlier steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 

@@ -1,7 +1,5 @@
 """Monotonic attention: no step attends to a key before that of the last step, or its chunk."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

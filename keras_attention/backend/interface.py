@@ -7,8 +7,6 @@ Sizes, counts, indices and starts are integers, or integer scalars of TensorFlow
 unknown in a graph, or symbolic dimensions if a program of JAX is traced for all lengths.
 """
 
-from __future__ import annotations
-
 import functools
 import pathlib
 import typing

@@ -10,23 +10,13 @@ ignores a mask, the new layer does not: see `docs/masks.md`.
 
 from keras_attention.convert.huggingface import (
     from_huggingface,
-    generation_options,
     load_adapter,
     save_adapter,
-    start_tokens,
     to_huggingface,
 )
+from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.convert.keras_layers import from_keras, from_keras_hub
 from keras_attention.convert.torch_modules import from_torch
 
-__all__ = [
-    "from_huggingface",
-    "from_keras",
-    "from_keras_hub",
-    "from_torch",
-    "generation_options",
-    "load_adapter",
-    "save_adapter",
-    "start_tokens",
-    "to_huggingface",
-]
+__all__ = ["from_huggingface", "from_keras", "from_keras_hub", "from_torch", "generation_options"]
+__all__ += ["load_adapter", "save_adapter", "start_tokens", "to_huggingface"]

@@ -1,7 +1,5 @@
 """`from_keras` and `from_keras_hub`: attention of Keras, blocks and positions of KerasHub."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -45,8 +43,6 @@ def from_keras(layer: keras.Layer) -> Attention:
 
     Raises:
         ValueError: the layer is of another class, not built, or quantized.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x, memory = keras.random.normal((2, 5, 16)), keras.random.normal((2, 7, 16))
@@ -134,8 +130,6 @@ def from_keras_hub(layer: keras.Layer) -> keras.Layer:
     Raises:
         ValueError: the layer is of another class, not built, or quantized; its number of heads
             does not divide its features; or its rotary frequencies are of an unknown kind.
-
-    Example:
 
     >>> import keras, keras_hub, keras_attention
     >>> x = keras.random.normal((2, 5, 16))

@@ -1,7 +1,5 @@
 """`from_torch`: the attention modules of `torch.nn`, with any backend of Keras."""
 
-from __future__ import annotations
-
 import functools
 import re
 import sys
@@ -52,8 +50,6 @@ def from_torch(module: Any, causal: bool = False) -> keras.Layer:
             `eps`; it has `add_bias_kv` or `add_zero_attn`, or an activation that is not PyTorch's
             own relu, gelu, silu, tanh or sigmoid; its parameters have no values; or `causal` is
             given for a module that is no block.
-
-    Example:
 
     >>> import torch                                                           # doctest: +SKIP
     >>> module = torch.nn.MultiheadAttention(16, 2, batch_first=True)          # doctest: +SKIP

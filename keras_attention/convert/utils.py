@@ -26,18 +26,13 @@ def converter(peer, package, converters):
         )
     check_call(peer)
     if isinstance(peer, keras.Layer):
-        _check_weights(peer)
+        if not peer.built:
+            refuse(peer, "it has no weights yet", "Call or build it first.")
+        parts = [peer, *keras_private.sublayers(peer)]
+        if any(getattr(part, "quantization_mode", None) is not None for part in parts):
+            instead = "Convert the layer as it was before, and quantize the new one."
+            refuse(peer, "its weights are quantized", instead)
     return converters[cls.__name__]
-
-
-def _check_weights(layer):
-    """Rejects a Keras layer that has no weights yet, or whose weights are quantized."""
-    if not layer.built:
-        refuse(layer, "it has no weights yet", "Call or build it first.")
-    parts = [layer, *keras_private.sublayers(layer)]
-    if any(getattr(part, "quantization_mode", None) is not None for part in parts):
-        instead = "Convert the layer as it was before, and quantize the new one."
-        refuse(layer, "its weights are quantized", instead)
 
 
 def check_call(peer, part=None, name=None):

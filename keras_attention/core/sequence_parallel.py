@@ -1,7 +1,5 @@
 """`distribution.SequenceParallel`: a `keras.distribution` whose devices share sequences."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import keras

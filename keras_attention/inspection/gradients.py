@@ -1,7 +1,5 @@
 """`attention_gradients`: what a change of each weight would change in a model's output."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -50,8 +48,6 @@ def attention_gradients(
         TypeError: `model` is no layer, or an attention layer in it is of another class.
         ValueError: the model is not built, no attention layer was called, or one attends over more
             than one axis.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention.inspection import attention_gradients

@@ -1,7 +1,5 @@
 """Models without some of their heads: of the same size, or smaller."""
 
-from __future__ import annotations
-
 import contextlib
 import tempfile
 from collections.abc import Collection, Mapping
@@ -45,8 +43,6 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
         ValueError: the model is not built; a name or a number is none of its own; or a layer cannot
             do without a head: it has no projection, or heads share its values.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> from keras_attention.inspection import ablate_heads
     >>> x = keras.Input((None, 8))
@@ -85,8 +81,6 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
         TypeError: `model` is no Keras model or layer.
         ValueError: as `ablate_heads`, or heads cannot be pruned as described, or the bias of a
             position depends on the number of heads, as that of ALiBi does.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention.inspection import prune_heads

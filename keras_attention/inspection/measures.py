@@ -1,7 +1,5 @@
 """What weights say: how wide and how far heads attend, how much they matter, what they lead to."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -67,8 +65,6 @@ def attention_entropy(scores: Weights) -> dict:
     Raises:
         ValueError, TypeError: `scores` is not as described.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_entropy
     >>> weights = np.array([[[[1.0, 0.0], [1.0, 0.0]], [[0.5, 0.5], [0.5, 0.5]]]])
@@ -96,8 +92,6 @@ def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> 
 
     Raises:
         ValueError, TypeError: `scores` or `grid` is not as described.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_distance
@@ -138,8 +132,6 @@ def head_importance(gradients: Weights) -> dict:
 
     Raises:
         ValueError, TypeError: `gradients` is not as described.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import head_importance
@@ -197,8 +189,6 @@ def attention_rollout(scores: Weights, residual: float = 0.5) -> np.ndarray:
     Raises:
         ValueError, TypeError: `scores` or `residual` is not as described.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_rollout
     >>> first = np.array([[[[1.0, 0.0], [1.0, 0.0]]]])   # both tokens attend to token 0
@@ -227,8 +217,6 @@ def attention_flow(scores: Weights, residual: float = 0.5) -> np.ndarray:
     Raises:
         ValueError, TypeError: as `attention_rollout`.
         ImportError: SciPy is not installed.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.inspection import attention_flow

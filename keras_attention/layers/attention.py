@@ -1,7 +1,5 @@
 """`Attention`: the whole pipeline, with every slot open. The other layers are presets of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -91,8 +89,6 @@ class Attention(BaseAttention):
 
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 128))

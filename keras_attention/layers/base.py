@@ -1,7 +1,5 @@
 """`BaseAttention`: heads, memory and the road of a call, under every attention layer."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
@@ -347,11 +345,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     # Decoding: a text in calls of any length
 
     def make_cache(
-        self,
-        batch_size: int | Tensor,
-        length: int,
-        dtype: Dtype | None = None,
-        spare: int = 0,
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None, spare: int = 0
     ) -> Cache:
         """An empty cache, for `layer(x, cache=cache)`.
 

@@ -1,7 +1,5 @@
 """`DifferentialAttention`: the difference of two softmax attentions, which cancels common noise."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, ClassVar
 
@@ -43,8 +41,6 @@ class DifferentialAttention(MultiHeadAttention):
 
     Call arguments, results and errors are those of `MultiHeadAttention`. Scores are those of the
     difference, (B, H, T, S).
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))

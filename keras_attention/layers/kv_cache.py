@@ -44,24 +44,19 @@ def make(batch_size, arrays, dtype, spare=0):
         shapes.check_count("batch_size", batch_size, minimum=0)
     for name, shape in arrays.items():
         shapes.check_memory(name, shape)
-    found = {}
-    for name, shape in with_scales(arrays, dtype).items():
-        # bfloat16 has the range of float32, and rounding a scale is no error of its multiples.
-        kind = dtype if name in arrays else "bfloat16"
-        found[name] = ops.full((batch_size, *shape), _nothing(name), kind)
-    counts = ("index", "reached") if spare else ("index",)
-    return {**found, **{name: ops.zeros((batch_size,), "int32") for name in counts}}
-
-
-def with_scales(arrays, dtype):
-    """The shapes of arrays of this dtype, and of the scales that those of int8 have."""
     dtype = keras.backend.standardize_dtype(dtype)
     if "float" not in dtype and dtype != "int8":
         raise ValueError(f"`dtype` of a cache must be one of floats, or int8. Received: {dtype!r}")
-    if dtype != "int8":
-        return arrays
-    scales = {_scale(name): (*shape[:-1], 1) for name, shape in arrays.items()}
-    return {**arrays, **scales}
+    of_kind = {dtype: arrays}
+    if dtype == "int8":
+        # bfloat16 has the range of float32, and rounding a scale is no error of its multiples.
+        of_kind["bfloat16"] = {_scale(name): (*shape[:-1], 1) for name, shape in arrays.items()}
+    of_kind["int32"] = dict.fromkeys(("index", "reached") if spare else ("index",), ())
+    return {
+        name: ops.full((batch_size, *shape), _nothing(name), kind)
+        for kind, found in of_kind.items()
+        for name, shape in found.items()
+    }
 
 
 def _scale(name):
@@ -84,20 +79,17 @@ def layout(cache, layouts, window):
     """
     names = cache.keys() if isinstance(cache, dict) else None
     for layout in layouts:
-        if names == layout.arrays.keys() and (not layout.forgets or _is_ring(cache, window)):
-            return layout
+        if names == layout.arrays.keys():
+            # The number of entries may be unknown in a graph: a ring is correct for any.
+            count = entries(cache)
+            if not layout.forgets or (window is not None and (count is None or count >= window)):
+                return layout
     context = ", or what `cache_context` gave, of 'key', 'value' and 'mask'"
     raise ValueError(
         f"`cache` must be what `make_cache` or a call gave, a dict of {list(layouts[-1].arrays)}"
         f"{context if CONTEXT in layouts else ''}. "
         f"Received: {type(cache).__name__ if names is None else sorted(names)}"
     )
-
-
-def _is_ring(cache, window):
-    """Whether the entries of a cache, which may be overwritten, are enough for a window."""
-    # The number of entries may be unknown in a graph: a ring is correct for any.
-    return window is not None and (entries(cache) is None or entries(cache) >= window)
 
 
 def check(cache, layout, batch, heads, *sizes):
@@ -136,7 +128,6 @@ def cut(cache, layout, length, window):
 
 def emptied(caches):
     """Caches of the same arrays, without tokens."""
-
     return [{name: ops.full_like(x, _nothing(name)) for name, x in c.items()} for c in caches]
 
 
@@ -415,17 +406,17 @@ class Ring(Full):
             at = _rows(cache[name], index - 1)
             cache = {**cache, name: _write_one(cache[name], row, at, lost)}
         elif seen.any():
+            had, wanted = (shapes.visible_values(x).tolist() for x in (cache["index"], index))
             raise ValueError(
                 f"This cache of a window of {window} tokens has {slots} entries, and later tokens "
                 "took the places of those that are needed again: pass as `spare` of `make_cache` "
-                f"how many may be taken back. Received: {_numbers(cache['index'])} tokens in the "
-                f"rows, to be cut to {_numbers(index)}"
+                f"how many may be taken back. Received: {had} tokens in the rows, to be cut to "
+                f"{wanted}"
             )
         return super().cut(cache, index, window)
 
-    def grown(self, cache, slots, spare):
-        # Rows may have any number of tokens.
-        return cache
+    # Rows may have any number of tokens.
+    grown = Layout.grown
 
 
 class State(Layout):
@@ -520,10 +511,6 @@ def _write_many(old, new, index, end):
     first = ops.arange(batch, dtype="int32")[:, None] * count
     found = ops.take(ops.reshape(new, (-1, *new.shape[2:])), first + at, axis=0)
     return ops.where((rank >= 0)[:, None, :, None], ops.cast(_transposed(found), old.dtype), old)
-
-
-def _numbers(index):
-    return shapes.visible_values(index).tolist()
 
 
 def overflow(end, length):

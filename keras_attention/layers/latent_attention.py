@@ -1,7 +1,5 @@
 """`MultiHeadLatentAttention`: keys and values of one latent per token, and a small cache."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import keras
@@ -49,8 +47,6 @@ class MultiHeadLatentAttention(MultiHeadAttention):
 
     Call arguments, results and errors are those of `MultiHeadAttention`: keys and values may come
     from a second sequence too.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))

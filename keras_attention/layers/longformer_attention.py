@@ -1,7 +1,5 @@
 """`LongformerAttention`: a window, and global tokens with projections of their own."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from keras import ops
@@ -120,8 +118,6 @@ class LongformerAttention(GlobalTokensAttention):
 
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
     a cache, or has integers as `positions` is an error.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))

@@ -5,8 +5,6 @@ The weights of all pairs are a product of two narrow matrices. Layers take the r
 is no weight for a pair, and no order: each of these keys has later tokens too.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -79,8 +77,6 @@ class LinformerAttention(LowRankAttention):
     Call arguments, results and errors are those of `MultiHeadAttention`, with masks of padding
     alone: a call that is causal, has a cache or arguments for pairs is an error. A masked token
     adds nothing, and columns count real tokens, so padding changes nothing wherever it is.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 500, 32))
@@ -188,8 +184,6 @@ class NystromAttention(LowRankAttention):
 
     Call arguments, results and errors are those of `LinformerAttention`: padding on either side
     changes nothing.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 500, 32))

@@ -1,7 +1,5 @@
 """`MultiHeadAttention`: attention in multiple heads, with an output projection."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from keras_attention import patterns, scores
@@ -50,8 +48,6 @@ class MultiHeadAttention(OutputProjection, Attention):
 
     Raises:
         ValueError, TypeError: a size, a rate, a slot or a mask is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0], [7, 1, 4, 4, 2]])

@@ -1,7 +1,5 @@
 """What presets pass on to `Attention` as `**kwargs`, for editors and type checkers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 

@@ -1,7 +1,5 @@
 """Summaries of a sequence: by attention from learned queries, or of tokens put before it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -40,8 +38,6 @@ class AttentionPooling(saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: as `Attention`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
@@ -143,8 +139,6 @@ class FeedForwardAttention(AttentionPooling):
     Call arguments, results and errors are those of `AttentionPooling`; `units` must be a positive
     integer.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 32, mask_zero=True)(keras.ops.ones((2, 5), "int32"))
     >>> keras_attention.FeedForwardAttention()(x).shape
@@ -194,8 +188,6 @@ class ClassToken(saving.ConfigurableLayer):
 
     Raises:
         ValueError: a number or a shape is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.layers.Embedding(10, 8, mask_zero=True)(keras.ops.array([[3, 5, 0], [7, 1, 4]]))

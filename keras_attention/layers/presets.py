@@ -1,7 +1,5 @@
 """Presets: layers that set slots of `Attention`, and the loss that trains choices of one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
@@ -27,8 +25,6 @@ class SelfAttention(Attention):
         **kwargs: all other arguments of `Attention`.
 
     Call arguments, results and errors are those of `Attention`, without `value` and `key`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 128))
@@ -62,8 +58,6 @@ class LocalSelfAttention(SelfAttention):
         **kwargs: all other arguments of `SelfAttention`. A `pattern` is combined with the layer's.
 
     Call arguments, results and errors are those of `SelfAttention`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 12, 8))
@@ -123,8 +117,6 @@ class AtrousSelfAttention(_ByRate):
 
     Call arguments, results and errors are those of `SelfAttention`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 12, 8))
     >>> layer = keras_attention.AtrousSelfAttention(2, 4, rate=4)
@@ -147,8 +139,6 @@ class SparseSelfAttention(_ByRate):
         **kwargs: all other arguments of `SelfAttention`. A `pattern` is combined with the layer's.
 
     Call arguments, results and errors are those of `SelfAttention`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 12, 8))
@@ -175,8 +165,6 @@ class RelativePositionAttention(Attention):
         **kwargs: all other arguments of `Attention` but `position`.
 
     Call arguments, results and errors are those of `Attention` and `positions.Shaw`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 12, 8))
@@ -232,8 +220,6 @@ class LocalAttention(Attention):
     Call arguments, results and errors are those of `Attention`. S counts the real keys of each row,
     and s is the index of a key among them, so that padding on either side changes nothing;
     monotonic windows use `positions`. Predicted ones take no `segment_ids`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> queries, memory = keras.random.normal((2, 3, 8)), keras.random.normal((2, 20, 8))
@@ -339,8 +325,6 @@ class HardAttention(Attention):
     are ones and zeros. With `gradient="reinforce"` the log-probability, (B, H, T), comes last:
     `(output, log_probability)` or `(output, scores, log_probability)`. It is 0 for a query with no
     key.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> queries, memory = keras.random.normal((2, 3, 8)), keras.random.normal((2, 5, 8))

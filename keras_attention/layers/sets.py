@@ -1,7 +1,5 @@
 """Sets: learned queries, induced points, and slots that compete for elements."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
 import keras
@@ -38,8 +36,6 @@ class LearnedQueries(saving.ConfigurableLayer):
 
     Raises:
         ValueError: a size or a shape is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 100, 16))
@@ -96,8 +92,6 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
 
     Call arguments, results and errors are those of `TransformerBlock`, for a set `x`, (B, S, D),
     `mask` and `training` alone. A masked element has output 0.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> block = keras_attention.InducedSetAttentionBlock(32, num_heads=2, num_inducing_points=4)
@@ -223,8 +217,6 @@ class SlotAttention(saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: an argument or a shape is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> layer = keras_attention.SlotAttention(num_slots=4, dim=16, intermediate_dim=32)

@@ -4,8 +4,6 @@ It follows from the slots and the heads, and a layer adds what is its own. Calls
 stacks and inspection read it. A layer of another package has the defaults, which promise nothing.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from keras_attention import patterns

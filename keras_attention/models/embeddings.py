@@ -1,7 +1,5 @@
 """`Embeddings`, before the first block of a Transformer, and `Logits`, after its last."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -49,8 +47,6 @@ class Embeddings(saving.ConfigurableLayer):
     Raises:
         TypeError: a part is not a layer of its kind.
         ValueError: token types are given without a layer of types, or `dropout` is no rate.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> tokens = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)
@@ -207,8 +203,6 @@ class Logits(saving.ConfigurableLayer):
         ValueError: a table is given to a layer that is not tied, or missing; `x` to be pooled does
             not have three axes; a number or a name is not as described.
         TypeError: `transform` is not a layer.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x, table = keras.random.normal((2, 5, 16)), keras.random.normal((100, 16))

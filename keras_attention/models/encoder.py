@@ -1,7 +1,5 @@
 """`Encoder`, and the base that it shares with `Decoder`: embeddings, blocks, a norm, logits."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence
@@ -345,8 +343,6 @@ class Encoder(Stack):
     Raises:
         TypeError: a part is not of its class.
         ValueError: tied logits without embeddings; or as the parts.
-
-    Example:
 
     >>> import keras
     >>> from keras_attention import Embeddings, Encoder, ScaledEmbedding, TransformerBlock

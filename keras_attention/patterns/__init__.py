@@ -6,8 +6,6 @@ few keys evaluates few pairs. Patterns combine with `&`, `|` and `~`, compare an
 and are saved with the model.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving
@@ -25,26 +23,9 @@ from keras_attention.patterns.built_in import (
 )
 from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
 
-__all__ = [
-    "And",
-    "Axial",
-    "Block",
-    "Causal",
-    "Dilated",
-    "Global",
-    "GridWindow",
-    "Groups",
-    "Neighborhood",
-    "Not",
-    "Or",
-    "Pattern",
-    "Prefix",
-    "RandomBlocks",
-    "SlidingWindow",
-    "Span",
-    "Strided",
-    "get",
-]
+__all__ = ["And", "Axial", "Block", "Causal", "Dilated", "Global", "GridWindow", "Groups"]
+__all__ += ["Neighborhood", "Not", "Or", "Pattern", "Prefix", "RandomBlocks", "SlidingWindow"]
+__all__ += ["Span", "Strided", "get"]
 
 
 def every(*patterns: Pattern | None) -> Pattern | None:

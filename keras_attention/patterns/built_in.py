@@ -3,8 +3,6 @@
 `Distances` and `Stretched` are what kernels make of them, to compute them in parts.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 

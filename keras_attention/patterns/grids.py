@@ -1,7 +1,5 @@
 """Patterns on the coordinates of a grid: an image, a video, or a volume, in row-major order."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

@@ -7,8 +7,6 @@ decoding, cross-attention and left padding need no special case.
 A custom position is a subclass of `Position` with one of these methods.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving
@@ -18,38 +16,14 @@ from keras_attention.positions.biases import FIRE, ALiBi, GridRelativeBias, Kerp
 from keras_attention.positions.relative import CoPE, Disentangled, Shaw, TransformerXL
 from keras_attention.positions.rotary import AxialRotary, MixedRotary, Rotary, XPos
 
-__all__ = [
-    "BUILTIN",
-    "FIRE",
-    "ALiBi",
-    "AxialRotary",
-    "CoPE",
-    "Disentangled",
-    "GridRelativeBias",
-    "Kerple",
-    "MixedRotary",
-    "Position",
-    "RelativeBias",
-    "Rotary",
-    "Shaw",
-    "TransformerXL",
-    "XPos",
-    "get",
-]
+__all__ = ["BUILTIN", "FIRE", "ALiBi", "AxialRotary", "CoPE", "Disentangled", "GridRelativeBias"]
+__all__ += ["Kerple", "MixedRotary", "Position", "RelativeBias", "Rotary", "Shaw", "TransformerXL"]
+__all__ += ["XPos", "get"]
 
-BUILTIN = {
-    "rotary": Rotary,
-    "alibi": ALiBi,
-    "relative_bias": RelativeBias,
-    "disentangled": Disentangled,
-    "shaw": Shaw,
-    "kerple": Kerple,
-    "fire": FIRE,
-    "xpos": XPos,
-    "transformer_xl": TransformerXL,
-    "cope": CoPE,
-}
-
+BUILTIN: dict[str, type[Position]] = {"rotary": Rotary, "alibi": ALiBi}
+BUILTIN |= {"relative_bias": RelativeBias, "disentangled": Disentangled, "shaw": Shaw}
+BUILTIN |= {"kerple": Kerple, "fire": FIRE, "xpos": XPos, "transformer_xl": TransformerXL}
+BUILTIN |= {"cope": CoPE}
 
 # What the slot may be given: an object, its saved config, or a name.
 PositionLike: TypeAlias = Position | Config | str

@@ -1,7 +1,5 @@
 """The base of all positions, and shared checks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import keras

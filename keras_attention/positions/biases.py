@@ -1,7 +1,5 @@
 """Biases per head: penalties by distance, tables of distances and of offsets, and a perceptron."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Vectors of distances, compared with queries and keys: learned, of sines, projected, counted."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

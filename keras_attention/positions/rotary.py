@@ -1,7 +1,5 @@
 """Rotary positions: pairs of features are rotated by angles of positions, or of cells of a grid."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

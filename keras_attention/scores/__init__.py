@@ -7,8 +7,6 @@ Scores are layers, so that they can own weights; they compute in float32 for eve
 and are built by their attention layer.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from keras_attention import saving
@@ -26,34 +24,12 @@ from keras_attention.scores.built_in import (
     ScaledDot,
 )
 
-__all__ = [
-    "BUILTIN",
-    "Additive",
-    "Concat",
-    "Cosine",
-    "Dot",
-    "General",
-    "KeyOnly",
-    "Location",
-    "ReducedRank",
-    "ScaledDot",
-    "Score",
-    "full_precision",
-    "get",
-]
+__all__ = ["BUILTIN", "Additive", "Concat", "Cosine", "Dot", "General", "KeyOnly", "Location"]
+__all__ += ["ReducedRank", "ScaledDot", "Score", "full_precision", "get"]
 
-BUILTIN = {
-    "dot": Dot,
-    "scaled_dot": ScaledDot,
-    "cosine": Cosine,
-    "general": General,
-    "reduced_rank": ReducedRank,
-    "additive": Additive,
-    "concat": Concat,
-    "location": Location,
-    "key_only": KeyOnly,
-}
-
+BUILTIN: dict[str, type[Score]] = {"dot": Dot, "scaled_dot": ScaledDot, "cosine": Cosine}
+BUILTIN |= {"general": General, "reduced_rank": ReducedRank, "additive": Additive, "concat": Concat}
+BUILTIN |= {"location": Location, "key_only": KeyOnly}
 
 # What the slot may be given: an object, its saved config, or a name.
 ScoreLike: TypeAlias = Score | Config | str

@@ -1,7 +1,5 @@
 """The base of scores: preparing each side, then comparing."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

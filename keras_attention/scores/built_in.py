@@ -1,7 +1,5 @@
 """The built-in scores: inner products, small networks, and positions of keys."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

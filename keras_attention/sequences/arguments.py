@@ -1,7 +1,5 @@
 """From the arguments of `ops.attend`, checked, to those of a kernel."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

@@ -1,7 +1,5 @@
 """`Grid`: the cells of a grid in row-major order, after a prefix of positions"""
 
-from __future__ import annotations
-
 import math
 import typing
 

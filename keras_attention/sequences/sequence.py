@@ -11,8 +11,6 @@ Where tokens are counted, and more than their order matters, rows are compacted:
 come first, so that the index of each is its position. Results are restored to the caller's order.
 """
 
-from __future__ import annotations
-
 import functools
 import operator
 from typing import Any, NamedTuple

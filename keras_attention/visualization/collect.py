@@ -1,7 +1,5 @@
 """`collect_attention`: the scores of every attention layer of a model, without rebuilding it."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -59,8 +57,6 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     Raises:
         TypeError: `model` is no layer.
         ValueError: the model is not built, or no attention layer was called.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> from keras_attention.visualization import collect_attention

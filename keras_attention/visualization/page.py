@@ -4,8 +4,6 @@
 it.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html
@@ -60,8 +58,6 @@ def attention_html(
 
     Raises:
         ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
-
-    Example:
 
     >>> import numpy as np
     >>> from keras_attention.visualization import attention_html

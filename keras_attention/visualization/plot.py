@@ -50,8 +50,6 @@ def plot_attention(
         ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
         ImportError: matplotlib is not installed.
 
-    Example:
-
     >>> import numpy as np
     >>> from keras_attention.visualization import plot_attention
     >>> scores = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.5, 0.5], [0.0, 1.0]]])  # two heads

@@ -1,7 +1,5 @@
 """Models of Hugging Face: `config.json` and `*.safetensors`, without their package."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any
@@ -12,19 +10,9 @@ from keras_attention.convert.huggingface import adapters, tensors, writing
 from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
 from keras_attention.convert.huggingface.config import Config, read_file
-from keras_attention.convert.huggingface.generation_options import generation_options, start_tokens
 from keras_attention.core import keras_private
 from keras_attention.core.hints import Dtype
 from keras_attention.sequences import shapes
-
-__all__ = [
-    "from_huggingface",
-    "generation_options",
-    "load_adapter",
-    "save_adapter",
-    "start_tokens",
-    "to_huggingface",
-]
 
 
 def from_huggingface(
@@ -65,8 +53,6 @@ def from_huggingface(
             configuration or the value of one is not supported, and the message names it; tensors
             are missing, unknown or of other shapes, or there are two of one that are not equal.
         ImportError: `safetensors` is not installed.
-
-    Example:
 
     >>> from keras_attention import convert
     >>> model = convert.from_huggingface("gpt2")  # doctest: +SKIP
@@ -110,8 +96,6 @@ def to_huggingface(
             has none, is quantized or not built; or the folder has an adapter.
         ImportError: `safetensors` is not installed.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> convert.to_huggingface(model, "tuned")  # doctest: +SKIP
     """
@@ -151,8 +135,6 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str], merge: bool
             is not as described, is quantized, or has adapters that are not merged.
         ImportError: `safetensors` is not installed.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> convert.load_adapter(model, "adapter")  # doctest: +SKIP
     """
@@ -177,8 +159,6 @@ def save_adapter(
     Raises:
         ValueError: `model` is not as described, is quantized, or has adapters of no tensor.
         ImportError: `safetensors` is not installed.
-
-    Example:
 
     >>> from keras_attention import convert
     >>> convert.save_adapter(model, "adapter")  # doctest: +SKIP

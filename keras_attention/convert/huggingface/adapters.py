@@ -202,7 +202,7 @@ class _Names:
 
     def pair(self, module, kind, first, second=None):
         """The `Pair` of a module; None if there is no tensor of these shapes."""
-        entry, found = self.entry(f"{module}.weight"), []
+        entry = self.entry(f"{module}.weight")
         if entry is not None and entry.name in self._shared and not self._tied:
             raise ValueError(
                 f"An adapter must not change {module!r} of a model that has one tensor for its "
@@ -216,12 +216,13 @@ class _Names:
         else:
             # Of experts: the shape tells it from others of the module. If it is square, files of
             # one tensor are (inputs, outputs), and those of a tensor for each expert are not.
-            for table, orders in ((self._entries, (True, False)), (self._fused, (False, True))):
-                own = [x for x in table.values() if len(x.shape()) == 3]
-                own = [
-                    x for x in own if self._bare(x.name).rpartition(".")[0] == self._bare(module)
-                ]
-                found += [(x, flipped) for x in own for flipped in orders]
+            found = [
+                (x, flipped)
+                for table, orders in ((self._entries, (True, False)), (self._fused, (False, True)))
+                for name, x in table.items()
+                if len(x.shape()) == 3 and name.rpartition(".")[0] == self._bare(module)
+                for flipped in orders
+            ]
         for entry, flipped in found:
             *count, rows, columns = entry.shape()
             shape = (first.shape[1], len(second)) if flipped else (len(second), first.shape[1])

@@ -1,7 +1,5 @@
 """The settings for generation that a folder carries: arguments of `generation`, first tokens."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 from collections.abc import Sequence
@@ -14,18 +12,10 @@ from keras_attention.generation import Constraints, LengthDecay
 from keras_attention.sequences import shapes
 
 # Settings that are arguments of each function, of these names unless `_RENAMED` has others.
-_ARGUMENTS = {
-    "greedy": "",
-    "sample": "temperature top_p min_p top_k typical_p",
-    "beam_search": (
-        "num_beams length_penalty num_return_sequences early_stopping renormalize_logits"
-    ),
-}
-_RENAMED = {
-    "num_return_sequences": "num_return",
-    "early_stopping": "stopping",
-    "renormalize_logits": "renormalize",
-}
+_RENAMED = {"num_return_sequences": "num_return", "early_stopping": "stopping"}
+_RENAMED |= {"renormalize_logits": "renormalize"}
+_ARGUMENTS = {"greedy": "", "sample": "temperature top_p min_p top_k typical_p"}
+_ARGUMENTS |= {"beam_search": " ".join(("num_beams", "length_penalty", *_RENAMED))}
 
 
 def generation_options(
@@ -56,8 +46,6 @@ def generation_options(
             or a value that it cannot have; the message names it. Or `method` is none.
         TypeError: tokens in a list are not integers.
 
-    Example:
-
     >>> from keras_attention import convert
     >>> first, how = [convert.start_tokens("bart")], "beam_search"  # doctest: +SKIP
     >>> options = convert.generation_options("bart", how)  # doctest: +SKIP
@@ -65,9 +53,8 @@ def generation_options(
     """
     shapes.check_choice("method", method, tuple(GENERATION))
     settings = _read_settings(folder, GENERATION[method], ignore)
-    stops = settings["eos_token_id"]
+    stops, pad = settings["eos_token_id"], settings["pad_token_id"]
     stops = () if stops is None else tuple(stops) if isinstance(stops, list) else (stops,)
-    pad = settings["pad_token_id"]
     found = {_RENAMED.get(x, x): settings[x] for x in _ARGUMENTS[method].split()}
     if method == "sample":
         # 0 means no limit.
@@ -115,12 +102,13 @@ def _constraints(settings, stops):
         min_tokens=least or 0,
         **{name: settings[name] for name in same.split()},
     )
-    decay, none = settings["exponential_decay_length_penalty"], found == Constraints()
+    rule = None if found == Constraints() else found
+    decay = settings["exponential_decay_length_penalty"]
     if decay is None:
-        return None if none else found
+        return rule
     if len(decay) != 2:
         _refuse(settings, "exponential_decay_length_penalty", "a number of tokens and a factor")
-    return LengthDecay(*decay) if none else found + LengthDecay(*decay)
+    return LengthDecay(*decay) if rule is None else rule + LengthDecay(*decay)
 
 
 def _refuse(settings, name, expected):
@@ -144,8 +132,6 @@ def start_tokens(folder: str | os.PathLike[str]) -> list[int]:
     Raises:
         ValueError: the folder is of no model of two sequences; it has no such token; or it leaves
             the language to be found in the recording.
-
-    Example:
 
     >>> from keras_attention import convert
     >>> convert.start_tokens("marian")  # doctest: +SKIP

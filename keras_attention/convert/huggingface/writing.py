@@ -14,11 +14,9 @@ import numpy as np
 from keras_attention.convert.huggingface import tensors
 
 # Weights in all forms that `transformers` reads from a folder, beside the file that is written.
+_ENDS = {"": "safetensors", "pytorch_": "bin", "tf_": "h5", "flax_": "msgpack"}
 _FORMER = re.compile(
-    r"(model\.safetensors\.index\.json|model-\d{5}-of-\d{5}\.safetensors"
-    r"|pytorch_model(-\d{5}-of-\d{5})?\.bin|pytorch_model\.bin\.index\.json"
-    r"|tf_model(-\d{5}-of-\d{5})?\.h5|tf_model\.h5\.index\.json"
-    r"|flax_model(-\d{5}-of-\d{5})?\.msgpack|flax_model\.msgpack\.index\.json)"
+    "|".join(rf"{x}model(-\d{{5}}-of-\d{{5}})?\.{end}(\.index\.json)?" for x, end in _ENDS.items())
 )
 ADAPTER = "adapter_config.json"
 

@@ -1,7 +1,5 @@
 """Networks of each position by itself: one for all, or a few of many experts."""
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings
@@ -48,8 +46,6 @@ class FeedForward(saving.ConfigurableLayer):
 
     Raises:
         ValueError: a size or the rate is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 16))
@@ -189,8 +185,6 @@ class MixtureOfExperts(saving.ConfigurableLayer):
 
     Call arguments, results and errors are those of `FeedForward`; with `training=True`, a router
     that cannot learn is warned of.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 16))

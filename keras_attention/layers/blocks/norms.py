@@ -1,7 +1,5 @@
 """Norms and factors of features, those that layers make, and how a block puts them together."""
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeAlias, get_args
 
 import keras
@@ -59,8 +57,6 @@ class RMSNorm(Scaling):
     Raises:
         ValueError: a number is not finite, or `epsilon` not positive.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> norm = keras_attention.RMSNorm(offset=1.0)
     >>> [round(float(y), 4) for y in norm(keras.ops.convert_to_tensor([[3.0, -3.0]]))[0]]
@@ -109,8 +105,6 @@ class LayerScale(Scaling):
 
     Call arguments, results and errors are those of `RMSNorm`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> scale = keras_attention.LayerScale(0.1)
     >>> norm = {"attention_output": scale, "feed_forward_output": scale}
@@ -140,8 +134,6 @@ class HeadNorm(Scaling):
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments, results and errors are those of `RMSNorm`, for heads (..., H, K).
-
-    Example:
 
     >>> import keras, keras_attention
     >>> norm = keras_attention.HeadNorm("rms", together=True)

@@ -1,7 +1,5 @@
 """`TransformerBlock`: attention and a feed-forward network, each with a residual and a norm."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Literal
 
@@ -102,8 +100,6 @@ class TransformerBlock(saving.ConfigurableLayer):
         ValueError, TypeError: `num_heads` does not divide D, a context is given without
             `cross_attention` or missing with it, arguments contradict one another, or as
             `MultiHeadAttention` and `FeedForward`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> ids = keras.ops.convert_to_tensor([[3, 5, 2, 0, 0]])
@@ -353,11 +349,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     # Decoding with a cache
 
     def make_cache(
-        self,
-        batch_size: int | Tensor,
-        length: int,
-        dtype: Dtype | None = None,
-        spare: int = 0,
+        self, batch_size: int | Tensor, length: int, dtype: Dtype | None = None, spare: int = 0
     ) -> Cache:
         """As `Attention.make_cache`, of the self-attention, for a built and causal block."""
         self._check_built()

@@ -1,7 +1,5 @@
 """`WindowAttention`: windows of a grid of any size, each of which is a row of the batch"""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import keras

@@ -1,7 +1,5 @@
 """Absolute positions on a grid, such as that of the patches of an image: sinusoidal or learned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -123,8 +121,6 @@ class SinCosGridEmbedding(GridEmbedding):
     without a `prefix`. `positions` of a sequence are integers (T,) or (B, T) for a part of the
     cells, such as the patches that are not hidden; the first cell has the position `prefix`.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> patches = keras.ops.zeros((2, 1 + 3 * 4, 16))
     >>> keras_attention.SinCosGridEmbedding((3, 4), prefix=1)(patches).shape
@@ -177,8 +173,6 @@ class LearnedGridEmbedding(GridEmbedding):
             `trainable` of any Keras layer.
 
     Call arguments, results and errors are those of `SinCosGridEmbedding`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> small = keras_attention.LearnedGridEmbedding((2, 2), prefix=1)

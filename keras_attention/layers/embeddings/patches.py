@@ -1,7 +1,5 @@
 """Patches: groups of neighboring cells of a grid, as vectors, and as cells of a smaller grid."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -92,8 +90,6 @@ class PatchEmbedding(saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: an argument is not as described, images have other axes, or their
             sizes are no multiples of the patch's.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> images = keras.random.uniform((2, 32, 24, 3))
@@ -210,8 +206,6 @@ class PatchMerging(saving.ConfigurableLayer):
     Raises:
         ValueError, TypeError: an argument is not as described, `x` is not of the grid, or the sizes
             of the grid are no multiples of `size`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 4 * 6, 16))

@@ -1,7 +1,5 @@
 """Absolute positions, added or concatenated to a sequence: sinusoidal or learned vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -166,8 +164,6 @@ class SinCosPositionEmbedding(PositionEmbedding):
         ValueError: an argument or a shape is not as described.
         TypeError: `start_index` or `positions` are not integers.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.ops.zeros((2, 3, 4))
     >>> embedding = keras_attention.SinCosPositionEmbedding()(x)
@@ -206,8 +202,6 @@ class LearnedPositionEmbedding(PositionEmbedding):
     Call arguments, results and errors are those of `SinCosPositionEmbedding`. Positions must be
     below `max_length`; one that is known only at run time cannot be checked, and outside the table
     gives a zero vector.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.ops.zeros((2, 3, 4))

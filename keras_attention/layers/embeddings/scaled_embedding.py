@@ -1,7 +1,5 @@
 """`ScaledEmbedding`: scaled token embeddings, and the tied output projection."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -40,8 +38,6 @@ class ScaledEmbedding(saving.ConfigurableLayer):
     Raises:
         ValueError: a size is not a positive integer, or with `reverse=True` the features of
             `inputs` differ from `dim`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> embedding = keras_attention.ScaledEmbedding(100, 16, mask_zero=True)

@@ -5,8 +5,6 @@ matrices, one sequence at a time. One product for query, key and value of a sequ
 three: what it finds is copied apart.
 """
 
-from __future__ import annotations
-
 import keras
 from keras import ops
 

@@ -1,7 +1,5 @@
 """Layers whose state forgets: at one rate per head, by feature, or what it has of a key."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -41,8 +39,6 @@ class Retention(GatedStateAttention):
     Call arguments, results and errors are those of `LinearAttention`, with masks of padding alone:
     arguments for pairs are an error. A masked token is skipped, and does not age those before it;
     in a call without a cache it adds to the distances of rotary positions.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
@@ -109,8 +105,6 @@ class GatedLinearAttention(GatedStateAttention):
     masked token is skipped too. A decay is at least exp(−5) per token, below which nothing is left
     after two.
 
-    Example:
-
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
     >>> layer = keras_attention.GatedLinearAttention(num_heads=4, key_dim=8, decay_rank=None)
@@ -166,8 +160,6 @@ class GatedDeltaNet(GatedStateAttention):
 
     Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
     masked token is skipped too.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))

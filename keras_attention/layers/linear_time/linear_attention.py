@@ -1,7 +1,5 @@
 """`LinearAttention`: feature maps of query and key in place of the softmax."""
 
-from __future__ import annotations
-
 import functools
 from typing import ClassVar
 
@@ -38,8 +36,6 @@ class LinearAttention(StateAttention):
     `use_causal_mask` keep the cost linear. `attention_mask`, `attention_bias`, `positions`,
     `segment_ids` and `return_attention_scores` are computed from all pairs, in quadratic time.
     `make_cache` makes a state of constant size.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))

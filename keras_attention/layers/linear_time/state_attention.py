@@ -1,7 +1,5 @@
 """The bases of layers that attend through a state: sums over tokens, in linear time."""
 
-from __future__ import annotations
-
 import functools
 import types
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`AttentionCell`: a recurrent cell that attends to a memory at each step."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any, Literal, get_args
 
@@ -76,8 +74,6 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: an argument or a shape is not as described, or there is no memory.
-
-    Example:
 
     >>> import keras
     >>> from keras_attention import AttentionCell

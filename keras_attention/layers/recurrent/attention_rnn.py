@@ -1,7 +1,5 @@
 """`AttentionRNN`: a recurrent layer that takes the memory it attends to in its call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras
@@ -48,8 +46,6 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
     Raises:
         ValueError, TypeError: `cell` is no `AttentionCell`, `stateful` is True, or batch sizes
             differ.
-
-    Example:
 
     >>> import keras
     >>> from keras_attention import AttentionCell, AttentionRNN

@@ -1,7 +1,5 @@
 """Pointers: logits over the positions of a memory, and tokens that are copied from it."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import keras
@@ -54,8 +52,6 @@ class PointerHead(saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: as `Attention`.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> states, memory = keras.random.normal((2, 3, 8)), keras.random.normal((2, 7, 16))
@@ -164,8 +160,6 @@ class PointerGenerator(saving.ConfigurableLayer):
 
     Raises:
         ValueError, TypeError: a size, a shape or a dtype is not as described.
-
-    Example:
 
     >>> import keras, keras_attention
     >>> layer = keras_attention.PointerGenerator(10, num_extra_tokens=2)

@@ -1,7 +1,5 @@
 """The Keras cell that an `AttentionCell` wraps: its states, flat or not, and its dropout."""
 
-from __future__ import annotations
-
 import keras
 from keras import ops
 

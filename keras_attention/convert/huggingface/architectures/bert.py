@@ -188,11 +188,8 @@ def _modernbert(config):
         if config.architecture.endswith("Classification"):
             # Each token has the same head as a text, of the first token or of the mean.
             pooling = {"cls": "first"}.get(config["classifier_pooling"], "mean")
-            options = (
-                {"name": "token_classifier"}
-                if "Token" in config.architecture
-                else {"pooling": pooling}
-            )
+            tokens = "Token" in config.architecture
+            options = {"name": "token_classifier"} if tokens else {"pooling": pooling}
             logits = stacks.classifier(config, transform=logits.transform, **options)
     blocks, embeddings = stacks.blocks(config, block), stacks.embeddings(config, norm=norm())
     return Encoder(blocks, embeddings, norm("final_norm"), logits)

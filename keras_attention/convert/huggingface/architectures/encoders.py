@@ -29,10 +29,9 @@ def _longformer(config):
 
 def _electra(config):
     """Its discriminator has a logit for each token."""
-    discriminator = config.architecture == "ElectraForPreTraining"
-    return {
-        "logits": stacks.classes(config, config["hidden_act"], 1, None) if discriminator else None
-    }
+    if config.architecture != "ElectraForPreTraining":
+        return {}
+    return {"logits": stacks.classes(config, config["hidden_act"], 1, None)}
 
 
 _GENERATOR = "predictions.dense predictions.LayerNorm lm_head.bias lm_head"

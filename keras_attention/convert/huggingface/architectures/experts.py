@@ -49,11 +49,6 @@ _OF_EACH = {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_G
 _YARN = dict(rope_type="yarn", factor=32.0, original_max_position_embeddings=4096, truncate=False)
 
 
-def _gpt_oss(config, n):
-    options = {"activation": "quick_gelu", "use_bias": True, "limit": config["swiglu_limit"]}
-    return mixture(config, offset=1.0, **options)
-
-
 @entries.layout
 def _in_turn(name, owner, *roles):
     """Two projections of all experts, whose outputs take turns."""
@@ -79,7 +74,7 @@ _DEEPSEEK = (
     | fields.defaults(first_k_dense_replace=fields.read(3, least=0))
     # What the class has no other value for.
     | fields.fixed(scoring_func="sigmoid", topk_method="noaux_tc", moe_layer_freq=1)
-    | fields.fixed(output_router_logits=False)
+    | _EXPERTS
     | fields.ignored("of layers for further tokens", "num_nextn_predict_layers num_mtp_layers")
     | fields.ignored("the sum of two others", "qk_head_dim")
 )
@@ -207,7 +202,9 @@ ARCHITECTURES = {
         # `swiglu_alpha` is the slope of `quick_gelu`.
         | fields.fixed(hidden_act="silu", swiglu_alpha=1.702, attention_bias=True)
         | fields.ignored("not read", "experts_per_token initial_context_length"),
-        _gpt_oss,
+        lambda config, n: mixture(
+            config, activation="quick_gelu", use_bias=True, limit=config["swiglu_limit"], offset=1.0
+        ),
         llamas.BRANCHES
         | {
             "self_attn.sinks": "attention.sink",

@@ -47,12 +47,11 @@ def embeddings(config, tokens, use_bias=True, **options):
     """Patches of images as vectors, with `tokens` before them, and their positions."""
     layers = _patches(config, config["hidden_size"], use_bias)
     layers += [ClassToken(name=name) for name in reversed(tokens)]
-    return Embeddings(
-        keras.Sequential(layers, name="tokens"),
-        LearnedGridEmbedding(_grid(config), prefix=len(tokens), name="positions"),
-        name="embeddings",
-        **options,
-    )
+    sizes = (_pair(config, name) for name in ("image_size", "patch_size"))
+    grid = tuple(image // patch for image, patch in zip(*sizes, strict=True))
+    positions = LearnedGridEmbedding(grid, prefix=len(tokens), name="positions")
+    tokens = keras.Sequential(layers, name="tokens")
+    return Embeddings(tokens, positions, name="embeddings", **options)
 
 
 def _patches(config, dim, use_bias=True):
@@ -61,12 +60,6 @@ def _patches(config, dim, use_bias=True):
     options = {"use_bias": use_bias, "data_format": "channels_last", "name": "patches"}
     convolution = keras.layers.Conv2D(dim, size, size, **options)
     return [convolution, keras.layers.Reshape((-1, dim), name="sequence")]
-
-
-def _grid(config):
-    """Rows and columns of the patches."""
-    sizes = (_pair(config, name) for name in ("image_size", "patch_size"))
-    return tuple(image // patch for image, patch in zip(*sizes, strict=True))
 
 
 def _pair(config, name):
@@ -129,13 +122,6 @@ def _like_vit(
         unsaid=("pooling",),
         **given,
     )
-
-
-def _dinov2(config):
-    """Branches have learned factors, `LayerScale`."""
-    norm = {f"{branch}_output": LayerScale() for branch in ("attention", "feed_forward")}
-    size = config["hidden_size"] * config["mlp_ratio"]
-    return {"intermediate_dim": size, "residual": "sandwich", "norm": norm}
 
 
 _ATTENTION = "attention. attention.query attention.key attention.value output.dense"
@@ -270,7 +256,6 @@ FIELDS = {
 _TOWER = (
     fields.COMMON
     | fields.defaults(num_hidden_layers=12, layer_norm_eps=1e-5, hidden_act="quick_gelu")
-    | fields.nullable(projection_dim=512)
     | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
 )
 
@@ -289,29 +274,30 @@ def tower(values, where, name):
     return {**given, **own}, f"{field} of {where}"
 
 
-_BLOCKS = entries.blocks(
-    entries.block(
-        "layer_norm1 layer_norm2", "self_attn. q_proj k_proj v_proj out_proj", "mlp. fc1 fc2"
-    )
-)
-
-
-_TEXT = {
-    "embeddings.token_embedding.weight": "embeddings.tokens.table",
+_PROJECTIONS = "self_attn. q_proj k_proj v_proj out_proj"
+_BLOCKS = entries.block("layer_norm1 layer_norm2", _PROJECTIONS, "mlp. fc1 fc2")
+_BOTH_TOWERS = {
     "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
+    "encoder.layers": entries.blocks(_BLOCKS),
+}
+_TEXT = {
+    **_BOTH_TOWERS,
+    "embeddings.token_embedding.weight": "embeddings.tokens.table",
     "final_layer_norm": "final_norm",
+}
+_VISION = {
+    **_BOTH_TOWERS,
+    "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
 }
 
 
 def _clip(name, fields, tensors, **given):
     """The `Architecture` of a tower, whose class may have the projection to the space of both."""
-    towers = {"Text": ("text", "text"), "Vision": ("vision", "visual")}
-    tower, projection = towers.pop(name)
-    [(other, of_other)] = towers.values()
+    text = name == "Text"
 
     def make(config):
         logits, norm = None, stacks.norm(config, "final_norm")
-        if name == "Text":
+        if text:
             table = stacks.positions(config["max_position_embeddings"])
             embedded = stacks.embeddings(config, positions=table)
         else:
@@ -319,18 +305,18 @@ def _clip(name, fields, tensors, **given):
             embedded = embeddings(config, ["class_embedding"], use_bias=False, norm=first)
         if stacks.has_head(config, f"CLIP{name}", ["ModelWithProjection"]):
             logits = Logits(config["projection_dim"], tied=False, name="projection")
-        elif name == "Vision":
+        elif not text:
             norm = PooledNorm(epsilon=stacks.epsilon(config), name="final_norm")
-        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": name == "Text"})
+        blocks = stacks.blocks(config, lambda n: {"residual": "pre", "causal": text})
         return Encoder(blocks, embedded, norm, logits)
 
-    pattern = rf"{other}_model\..*|{of_other}_projection\.weight|logit_scale"
+    pattern = r"(text|vision)_model\..*|(text|visual)_projection\.weight|logit_scale"
     return Architecture(
         _TOWER | fields,
         make,
-        {"encoder.layers": _BLOCKS, **tensors},
-        prefix=f"{tower}_model.",
-        head={f"{projection}_projection": "logits.dense"},
+        tensors,
+        prefix=f"{name.lower()}_model.",
+        head={f"{'text' if text else 'visual'}_projection": "logits.dense"},
         unread={pattern: "of the other tower, and of both"},
         **given,
     )
@@ -341,12 +327,8 @@ def _clip(name, fields, tensors, **given):
 # Every token of a text has an output; that of the whole text is the last one, which may be padding:
 # it was trained with texts of 64 tokens, and without a mask. An image has one output.
 
-_SIGLIP = (
-    fields.COMMON
-    | fields.defaults(hidden_size=768, intermediate_size=3072, num_hidden_layers=12)
-    | fields.defaults(num_attention_heads=12, layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh")
-    | fields.ignored("a tower has no logits of tokens", "tie_word_embeddings")
-)
+_SIGLIP = _TOWER | fields.defaults(hidden_size=768, intermediate_size=3072, num_attention_heads=12)
+_SIGLIP |= fields.defaults(layer_norm_eps=1e-6, hidden_act="gelu_pytorch_tanh")
 
 
 def _siglip(config):
@@ -388,9 +370,8 @@ _POOLED = {
 
 def _siglip_end(name, model):
     """The tensors of what follows the blocks."""
-    if not isinstance(model.final_norm, keras.Model):
-        return entries.of({"post_layernorm": "final_norm"}, model, name)
-    found = entries.of(_POOLED, model.final_norm, name)
+    pools = isinstance(model.final_norm, keras.Model)
+    found = entries.of(_POOLED if pools else {"post_layernorm": ""}, model.final_norm, name)
     return [entry._replace(name=entry.name.replace("in_proj.", "in_proj_")) for entry in found]
 
 
@@ -410,7 +391,12 @@ ARCHITECTURES = {
             "layer_scale1.lambda1": "attention_output_norm.scale",
             "layer_scale2.lambda1": "feed_forward_output_norm.scale",
         },
-        _dinov2,
+        # Branches have learned factors.
+        lambda config: {
+            "intermediate_dim": config["hidden_size"] * config["mlp_ratio"],
+            "residual": "sandwich",
+            "norm": {f"{x}_output": LayerScale() for x in ("attention", "feed_forward")},
+        },
         heads=(),
         unread={r"embeddings\.mask_token": "of training with hidden patches"},
     ),
@@ -430,7 +416,8 @@ ARCHITECTURES = {
     "clip_text_model": _clip(
         "Text",
         fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)
-        | fields.defaults(num_attention_heads=8, max_position_embeddings=77),
+        | fields.defaults(num_attention_heads=8, max_position_embeddings=77)
+        | fields.nullable(projection_dim=512),
         _TEXT,
     ),
     "siglip_text_model": Architecture(
@@ -438,19 +425,14 @@ ARCHITECTURES = {
         | fields.defaults(vocab_size=32000, max_position_embeddings=64)
         | fields.nullable(projection_size=None),
         _siglip,
-        {"encoder.layers": _BLOCKS, "head": "logits.dense", **_TEXT},
+        {"head": "logits.dense", **_TEXT},
         prefix="text_model.",
     ),
     "siglip_vision_model": Architecture(
         _SIGLIP
         | fields.defaults(num_channels=3, image_size=224, patch_size=16, vision_use_head=True),
         _siglip,
-        {
-            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
-            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
-            "encoder.layers": _BLOCKS,
-            "": _siglip_end,
-        },
+        {**_VISION, "": _siglip_end},
         prefix="vision_model.",
         input_shape=input_shape,
     ),
@@ -459,9 +441,8 @@ ARCHITECTURES = {
         fields.defaults(projection_dim=512, hidden_size=768, intermediate_size=3072)
         | fields.defaults(num_attention_heads=12, num_channels=3, image_size=224, patch_size=32),
         {
+            **_VISION,
             "embeddings.class_embedding": entries.axes("embeddings.tokens.layers.2.token", 1),
-            "embeddings.patch_embedding": entries.convolution("embeddings.tokens.layers.0"),
-            "embeddings.position_embedding.weight": "embeddings.positions.embeddings",
             "pre_layrnorm": "embeddings.norm",
             "post_layernorm": "final_norm",
         },

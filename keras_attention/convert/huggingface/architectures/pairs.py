@@ -268,17 +268,14 @@ def _t5_logits(config):
     return Logits(config["vocab_size"], tied, scale=scale, name="logits")
 
 
-def _t5_network(name, block):
-    names = "wi_0 wi_1 wo" if block.gated else "wi wo"
-    return entries.of(entries.network(names), block, name)
-
-
 def _t5_side(last):
     """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network."""
     block = {
         **entries.attention("layer.0.SelfAttention. q k v o"),
         **entries.norms(f"layer.0.layer_norm layer.{last}.layer_norm"),
-        f"layer.{last}.DenseReluDense.": _t5_network,
+        f"layer.{last}.DenseReluDense.": lambda name, block: entries.of(
+            entries.network("wi_0 wi_1 wo" if block.gated else "wi wo"), block, name
+        ),
     }
     if last == 2:
         block |= entries.attention("layer.1.EncDecAttention. q k v o", "cross_attention_layer")
