@@ -336,9 +336,17 @@ def _one_hot(scores):
     return ops.cast(ops.equal(indices, largest), scores.dtype)
 
 
-BUILTIN: dict[str, type[Normalization]] = {"softmax": Softmax, "sigmoid": Sigmoid}
-BUILTIN |= {"sparsemax": Sparsemax, "entmax": Entmax, "entmax15": Entmax}
-BUILTIN |= {"adaptive_entmax": AdaptiveEntmax, "top_k": TopK, "hard": Hard}
+BUILTIN = {
+    "softmax": Softmax,
+    "sigmoid": Sigmoid,
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+    "entmax15": Entmax,
+    "adaptive_entmax": AdaptiveEntmax,
+    "top_k": TopK,
+    "hard": Hard,
+}
+
 
 # What the slot may be given: an object, its saved config, or a name.
 NormalizationLike: TypeAlias = Normalization | Config | str

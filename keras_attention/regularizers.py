@@ -175,8 +175,13 @@ def _mean(array, counted):
     return ops.sum(array * counted) / ops.clip(ops.sum(counted), 1.0, math.inf)
 
 
-BUILTIN: dict[str, type[Regularizer]] = {"coverage": CoverageLoss}
-BUILTIN |= {"doubly_stochastic": DoublyStochastic, "entropy": Entropy, "guided": Guided}
+BUILTIN = {
+    "coverage": CoverageLoss,
+    "doubly_stochastic": DoublyStochastic,
+    "entropy": Entropy,
+    "guided": Guided,
+}
+
 
 # What the slot may be given: an object, its saved config, or a name.
 RegularizerLike: TypeAlias = Regularizer | Config | str

@@ -13,8 +13,13 @@ from keras_attention.core.hints import Config
 
 __all__ = ["BUILTIN", "Alignment", "Coverage", "LocationSensitive", "MoChA", "Monotonic", "get"]
 
-BUILTIN: dict[str, type[Alignment]] = {"coverage": Coverage}
-BUILTIN |= {"location_sensitive": LocationSensitive, "mocha": MoChA, "monotonic": Monotonic}
+BUILTIN = {
+    "coverage": Coverage,
+    "location_sensitive": LocationSensitive,
+    "mocha": MoChA,
+    "monotonic": Monotonic,
+}
+
 
 # What the slot may be given: an object, its saved config, or a name.
 AlignmentLike: TypeAlias = Alignment | Config | str

@@ -20,10 +20,19 @@ __all__ = ["BUILTIN", "FIRE", "ALiBi", "AxialRotary", "CoPE", "Disentangled", "G
 __all__ += ["Kerple", "MixedRotary", "Position", "RelativeBias", "Rotary", "Shaw", "TransformerXL"]
 __all__ += ["XPos", "get"]
 
-BUILTIN: dict[str, type[Position]] = {"rotary": Rotary, "alibi": ALiBi}
-BUILTIN |= {"relative_bias": RelativeBias, "disentangled": Disentangled, "shaw": Shaw}
-BUILTIN |= {"kerple": Kerple, "fire": FIRE, "xpos": XPos, "transformer_xl": TransformerXL}
-BUILTIN |= {"cope": CoPE}
+BUILTIN = {
+    "rotary": Rotary,
+    "alibi": ALiBi,
+    "relative_bias": RelativeBias,
+    "disentangled": Disentangled,
+    "shaw": Shaw,
+    "kerple": Kerple,
+    "fire": FIRE,
+    "xpos": XPos,
+    "transformer_xl": TransformerXL,
+    "cope": CoPE,
+}
+
 
 # What the slot may be given: an object, its saved config, or a name.
 PositionLike: TypeAlias = Position | Config | str

@@ -27,9 +27,18 @@ from keras_attention.scores.built_in import (
 __all__ = ["BUILTIN", "Additive", "Concat", "Cosine", "Dot", "General", "KeyOnly", "Location"]
 __all__ += ["ReducedRank", "ScaledDot", "Score", "full_precision", "get"]
 
-BUILTIN: dict[str, type[Score]] = {"dot": Dot, "scaled_dot": ScaledDot, "cosine": Cosine}
-BUILTIN |= {"general": General, "reduced_rank": ReducedRank, "additive": Additive, "concat": Concat}
-BUILTIN |= {"location": Location, "key_only": KeyOnly}
+BUILTIN = {
+    "dot": Dot,
+    "scaled_dot": ScaledDot,
+    "cosine": Cosine,
+    "general": General,
+    "reduced_rank": ReducedRank,
+    "additive": Additive,
+    "concat": Concat,
+    "location": Location,
+    "key_only": KeyOnly,
+}
+
 
 # What the slot may be given: an object, its saved config, or a name.
 ScoreLike: TypeAlias = Score | Config | str
