@@ -64,18 +64,71 @@ from keras_attention.mask_flow import check_masks
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
 from keras_attention.version import __version__
 
-__all__ = ["AtrousSelfAttention", "Attention", "AttentionCell", "AttentionPooling", "AttentionRNN"]
-__all__ += ["ClassToken", "Decoder", "DifferentialAttention", "Embeddings", "Encoder"]
-__all__ += ["EncoderDecoder", "FeedForward", "FeedForwardAttention", "GatedDeltaNet"]
-__all__ += ["GatedLinearAttention", "HardAttention", "HeadNorm", "InducedSetAttentionBlock"]
-__all__ += ["LayerScale", "LearnedGridEmbedding", "LearnedPositionEmbedding", "LearnedQueries"]
-__all__ += ["LinearAttention", "LinformerAttention", "LocalAttention", "LocalSelfAttention"]
-__all__ += ["Logits", "LongformerAttention", "MixtureOfExperts", "MultiHeadAttention"]
-__all__ += ["MultiHeadLatentAttention", "NystromAttention", "PatchEmbedding", "PatchMerging"]
-__all__ += ["PointerGenerator", "PointerHead", "RMSNorm", "ReinforceLoss"]
-__all__ += ["RelativePositionAttention", "Retention", "ScaledEmbedding", "SelfAttention"]
-__all__ += ["SinCosGridEmbedding", "SinCosPositionEmbedding", "SlotAttention"]
-__all__ += ["SparseSelfAttention", "TransformerBlock", "__version__", "activations", "alignments"]
-__all__ += ["check_masks", "convert", "distribution", "enable_lora", "feature_maps", "generation"]
-__all__ += ["inspection", "losses", "normalizations", "ops", "patterns", "positions"]
-__all__ += ["regularizers", "schedules", "scores", "visualization"]
+__all__ = [
+    "AtrousSelfAttention",
+    "Attention",
+    "AttentionCell",
+    "AttentionPooling",
+    "AttentionRNN",
+    "ClassToken",
+    "Decoder",
+    "DifferentialAttention",
+    "Embeddings",
+    "Encoder",
+    "EncoderDecoder",
+    "FeedForward",
+    "FeedForwardAttention",
+    "GatedDeltaNet",
+    "GatedLinearAttention",
+    "HardAttention",
+    "HeadNorm",
+    "InducedSetAttentionBlock",
+    "LayerScale",
+    "LearnedGridEmbedding",
+    "LearnedPositionEmbedding",
+    "LearnedQueries",
+    "LinearAttention",
+    "LinformerAttention",
+    "LocalAttention",
+    "LocalSelfAttention",
+    "Logits",
+    "LongformerAttention",
+    "MixtureOfExperts",
+    "MultiHeadAttention",
+    "MultiHeadLatentAttention",
+    "NystromAttention",
+    "PatchEmbedding",
+    "PatchMerging",
+    "PointerGenerator",
+    "PointerHead",
+    "RMSNorm",
+    "ReinforceLoss",
+    "RelativePositionAttention",
+    "Retention",
+    "ScaledEmbedding",
+    "SelfAttention",
+    "SinCosGridEmbedding",
+    "SinCosPositionEmbedding",
+    "SlotAttention",
+    "SparseSelfAttention",
+    "TransformerBlock",
+    "__version__",
+    "activations",
+    "alignments",
+    "check_masks",
+    "convert",
+    "distribution",
+    "enable_lora",
+    "feature_maps",
+    "generation",
+    "inspection",
+    "losses",
+    "normalizations",
+    "ops",
+    "patterns",
+    "positions",
+    "regularizers",
+    "schedules",
+    "scores",
+    "visualization",
+]

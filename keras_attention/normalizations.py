@@ -14,8 +14,17 @@ from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
 from keras_attention.spec import AttentionSpec, ElementwiseNormalization, RowNormalization
 
-__all__ = ["AdaptiveEntmax", "Entmax", "Hard", "Normalization", "Sigmoid", "Softmax", "Sparsemax"]
-__all__ += ["TopK", "get"]
+__all__ = [
+    "AdaptiveEntmax",
+    "Entmax",
+    "Hard",
+    "Normalization",
+    "Sigmoid",
+    "Softmax",
+    "Sparsemax",
+    "TopK",
+    "get",
+]
 
 Gradient = Literal["straight_through", "reinforce"]
 GRADIENTS = get_args(Gradient)

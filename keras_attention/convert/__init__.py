@@ -18,5 +18,14 @@ from keras_attention.convert.huggingface.generation_options import generation_op
 from keras_attention.convert.keras_layers import from_keras, from_keras_hub
 from keras_attention.convert.torch_modules import from_torch
 
-__all__ = ["from_huggingface", "from_keras", "from_keras_hub", "from_torch", "generation_options"]
-__all__ += ["load_adapter", "save_adapter", "start_tokens", "to_huggingface"]
+__all__ = [
+    "from_huggingface",
+    "from_keras",
+    "from_keras_hub",
+    "from_torch",
+    "generation_options",
+    "load_adapter",
+    "save_adapter",
+    "start_tokens",
+    "to_huggingface",
+]

@@ -10,5 +10,13 @@ from keras_attention.inspection.measures import (
     head_importance,
 )
 
-__all__ = ["ablate_heads", "attention_distance", "attention_entropy", "attention_flow"]
-__all__ += ["attention_gradients", "attention_rollout", "head_importance", "prune_heads"]
+__all__ = [
+    "ablate_heads",
+    "attention_distance",
+    "attention_entropy",
+    "attention_flow",
+    "attention_gradients",
+    "attention_rollout",
+    "head_importance",
+    "prune_heads",
+]

@@ -23,9 +23,26 @@ from keras_attention.patterns.built_in import (
 )
 from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
 
-__all__ = ["And", "Axial", "Block", "Causal", "Dilated", "Global", "GridWindow", "Groups"]
-__all__ += ["Neighborhood", "Not", "Or", "Pattern", "Prefix", "RandomBlocks", "SlidingWindow"]
-__all__ += ["Span", "Strided", "get"]
+__all__ = [
+    "And",
+    "Axial",
+    "Block",
+    "Causal",
+    "Dilated",
+    "Global",
+    "GridWindow",
+    "Groups",
+    "Neighborhood",
+    "Not",
+    "Or",
+    "Pattern",
+    "Prefix",
+    "RandomBlocks",
+    "SlidingWindow",
+    "Span",
+    "Strided",
+    "get",
+]
 
 
 def every(*patterns: Pattern | None) -> Pattern | None:

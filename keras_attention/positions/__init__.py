@@ -16,9 +16,24 @@ from keras_attention.positions.biases import FIRE, ALiBi, GridRelativeBias, Kerp
 from keras_attention.positions.relative import CoPE, Disentangled, Shaw, TransformerXL
 from keras_attention.positions.rotary import AxialRotary, MixedRotary, Rotary, XPos
 
-__all__ = ["BUILTIN", "FIRE", "ALiBi", "AxialRotary", "CoPE", "Disentangled", "GridRelativeBias"]
-__all__ += ["Kerple", "MixedRotary", "Position", "RelativeBias", "Rotary", "Shaw", "TransformerXL"]
-__all__ += ["XPos", "get"]
+__all__ = [
+    "BUILTIN",
+    "FIRE",
+    "ALiBi",
+    "AxialRotary",
+    "CoPE",
+    "Disentangled",
+    "GridRelativeBias",
+    "Kerple",
+    "MixedRotary",
+    "Position",
+    "RelativeBias",
+    "Rotary",
+    "Shaw",
+    "TransformerXL",
+    "XPos",
+    "get",
+]
 
 BUILTIN = {
     "rotary": Rotary,

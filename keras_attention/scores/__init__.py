@@ -24,8 +24,21 @@ from keras_attention.scores.built_in import (
     ScaledDot,
 )
 
-__all__ = ["BUILTIN", "Additive", "Concat", "Cosine", "Dot", "General", "KeyOnly", "Location"]
-__all__ += ["ReducedRank", "ScaledDot", "Score", "full_precision", "get"]
+__all__ = [
+    "BUILTIN",
+    "Additive",
+    "Concat",
+    "Cosine",
+    "Dot",
+    "General",
+    "KeyOnly",
+    "Location",
+    "ReducedRank",
+    "ScaledDot",
+    "Score",
+    "full_precision",
+    "get",
+]
 
 BUILTIN = {
     "dot": Dot,
