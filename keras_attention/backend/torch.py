@@ -152,7 +152,8 @@ class Torch(Backend):
         def forward(array, scale):
             copy = array.to(wide)
             norm = torch.linalg.vector_norm(copy, dim=-1, keepdim=True)
-            factor = torch.rsqrt(norm * norm / size + epsilon)
+            least = torch.tensor(epsilon, dtype=wide, device=norm.device)
+            factor = torch.rsqrt(torch.addcmul(least, norm, norm, value=1 / size))
             found = _product(_product(copy, factor, array), scale.to(wide))
             return (found.to(array.dtype),), (factor,)
 
