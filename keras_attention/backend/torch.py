@@ -124,11 +124,11 @@ class Torch(Backend):
         # Keras's operations take three times as long for a small array, here and on TensorFlow.
         matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
         if bias is None:
-            return torch.matmul(matrix, kernel).reshape(shape)
+            return _multiplied(matrix, kernel).reshape(shape)
         bias = bias.reshape(-1)
         if array.dtype in (torch.float16, torch.bfloat16):
             # In two steps, each rounded, as in layers of Keras's.
-            return (torch.matmul(matrix, kernel) + bias).reshape(shape)
+            return (_multiplied(matrix, kernel) + bias).reshape(shape)
         return torch.addmm(bias, matrix, kernel).reshape(shape)
 
     def softmax(self, array):
@@ -152,7 +152,8 @@ class Torch(Backend):
         def forward(array, scale):
             copy = array.to(wide)
             norm = torch.linalg.vector_norm(copy, dim=-1, keepdim=True)
-            factor = torch.rsqrt(norm * norm / size + epsilon)
+            least = torch.tensor(epsilon, dtype=wide, device=norm.device)
+            factor = torch.rsqrt(torch.addcmul(least, norm, norm, value=1 / size))
             found = _product(_product(copy, factor, array), scale.to(wide))
             return (found.to(array.dtype),), (factor,)
 
@@ -444,6 +445,22 @@ def _with_gradient(forward, backward, *arrays):
         # A custom gradient would end the compiled graph here. The compiler fuses by itself.
         return forward(*arrays)[0][0]
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
+
+
+def _multiplied(matrix, kernel):
+    """A product of matrices, in float32 where that is quicker than in half precision."""
+    dtype = matrix.dtype
+    if kernel.dtype == dtype and dtype in _narrow_and_slow() and not matrix.is_cuda:
+        return torch.matmul(matrix.float(), kernel.float()).to(dtype)
+    return torch.matmul(matrix, kernel)
+
+
+@functools.cache
+def _narrow_and_slow():
+    """Dtypes for whose products this CPU has no instructions: they take up to a hundred times."""
+    known = torch.ops.mkldnn
+    given = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    return {dtype for dtype, name in given.items() if not getattr(known, name, lambda: True)()}
 
 
 def _is_kept(*arrays):

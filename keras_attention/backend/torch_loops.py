@@ -26,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten
 
+_VIEWS = (aten.view.default, aten.expand.default)
 _FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (keras, torch))
 
 
@@ -230,11 +231,16 @@ def _remove_repetitions(module):
     for node in list(module.graph.nodes):
         key, known = None, node
         if node.target is aten.lift_fresh_copy.default:
-            # A constant in the code of the step. Equal numbers become one node.
+            # A constant in the code of the step. Equal ones become one node.
             known, tensor = node.args[0], getattr(module, node.args[0].target)
-            key = None if tensor.ndim else (tensor.dtype, tensor.device, tensor.item())
+            if tensor.numel() <= 4096:
+                key = tensor.dtype, tensor.device, tensor.tolist()
         elif node.target is aten.clone.default and _strides(node.args[0]) == _strides(node):
             known = node.args[0]
+        elif node.target in _VIEWS and _is_as_its_first_argument(node):
+            known = node.args[0]
+        elif node.target is aten.where.self and _is_masked_alike(node):
+            known = node.args[1]
         elif node.op == "get_attr":
             key = node.target
         elif node.op == "call_function" and _is_repeatable(node):
@@ -244,6 +250,20 @@ def _remove_repetitions(module):
         if known is not node:
             node.replace_all_uses_with(known)
             module.graph.erase_node(node)
+
+
+def _is_as_its_first_argument(node):
+    """Whether a view has all elements of its argument, in the same places."""
+    value, given = node.meta["val"], node.args[0].meta["val"]
+    return value.shape == given.shape and value.stride() == given.stride()
+
+
+def _is_masked_alike(node):
+    """Whether a selection by a mask is of a selection by the same, with the same elsewhere."""
+    mask, inner, other = node.args
+    masked = inner.op == "call_function" and inner.target is aten.where.self
+    same = masked and inner.args[0] is mask and inner.args[2] is other
+    return same and node.meta["val"].shape == inner.meta["val"].shape
 
 
 def _strides(node):

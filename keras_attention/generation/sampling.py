@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from keras_attention.backend import backend
 from keras_attention.core.hints import Seed, Tensor, Tensors
 from keras_attention.generation import random, rules
 from keras_attention.generation.generated import Generated
@@ -291,7 +292,7 @@ class Greedy:
         numbers = constants if count == 1 else self.of_rows(constants, count)
         new = ops.cast(self.choose(allowed, numbers, lengths), "int32")
         logits, norm = normalized(logits)
-        log_prob = (ops.take_along_axis(logits, new[:, None], axis=1) - norm)[:, 0]
+        log_prob = (backend.take_last(logits, new[:, None]) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
         if ends.rules:
             stuck = ops.logical_or(stuck, ops.max(allowed, axis=-1) == NONE)
@@ -312,7 +313,9 @@ class Greedy:
         going = ops.logical_and(alive, ops.logical_not(stuck))
         more = ops.sum(ops.cast(going, "int32"), axis=1)
         # A row that has ended keeps stepping, with a token that is in the vocabulary.
-        last = ops.take_along_axis(new, ops.maximum(more - 1, 0)[:, None], axis=1)[:, 0]
+        last = new[:, 0]
+        if count > 1:
+            last = backend.take_last(new, ops.maximum(more - 1, 0)[:, None])[:, 0]
         tokens = ops.where(more > 0, last, chosen.tokens)
         ended = ops.any(ops.logical_and(alive, ended), axis=1)
         after = Written(

@@ -177,6 +177,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         """Vectors after the blocks, their mask, and caches; `pairs` are arguments of the call."""
         attention_mask, positions, segment_ids = pairs
         offset = None if cache is None else cache[0]["index"]
+        if cache is not None:
+            # All have read the same tokens: what follows from that is computed once in a program.
+            cache = [{**x, "index": offset} for x in cache]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
