@@ -459,7 +459,10 @@ def _multiplied(matrix, kernel):
 def _narrow_and_slow():
     """Dtypes for whose products this CPU has no instructions: they take up to a hundred times."""
     known = torch.ops.mkldnn
-    given = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+    given = {
+        torch.bfloat16: "_is_mkldnn_bf16_supported",
+        torch.float16: "_is_mkldnn_fp16_supported",
+    }
     return {dtype for dtype, name in given.items() if not getattr(known, name, lambda: True)()}
 
 
