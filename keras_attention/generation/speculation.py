@@ -71,8 +71,8 @@ class PromptLookup:
         drafts = ops.take_along_axis(text.tokens, ops.minimum(at, size - 1), axis=1)
         return ops.where(inside, drafts, NO_TOKEN), state
 
-    def cut(self, state, counts):
-        """The state without the last tokens of each row that it has read, so many (R,)."""
+    def cut(self, state, ids, mask, taken):
+        """The state without those of the last tokens (R, N) that are not among the first `taken`."""
         return state
 
 
@@ -115,8 +115,8 @@ class DraftModel:
         # The last is not read by anyone; its step has the cache read the one before.
         return ops.stack(drafts[:-1], axis=1), cache
 
-    def cut(self, state, counts):
-        return self.model.cut_cache(state, state[0]["index"] - counts)
+    def cut(self, state, ids, mask, taken):
+        return cut(self.model, state, ids, mask, taken)
 
 
 class Speculation(Search):
@@ -129,27 +129,37 @@ class Speculation(Search):
 
     Args:
         draft: a `PromptLookup` or `DraftModel`.
-        steps: `logits, cache = steps(tokens, cache, memory, mask)` of tokens (R, N).
-        cut: the cache with so many tokens less in each row, `cut(cache, counts)`.
+        model: a `Decoder`.
         **given: those of `Search`.
     """
 
-    def __init__(self, draft, steps, cut, **given):
+    def __init__(self, draft, model, **given):
         super().__init__(**given, masked=True)
-        self.draft, self.steps, self.cut = draft, steps, cut
+        self.draft, self.model = draft, model
 
     def advance(self, constants, carried):
         (cache, state), chosen = carried.cache, carried.chosen
         active = self.strategy.unfinished(carried)
         drafts, state = self.draft.propose(self, constants, carried, state, active)
-        count = self.draft.tokens + 1
         ids = ops.concatenate([chosen.tokens[:, None], ops.maximum(drafts, 0)], axis=1)
-        mask = ops.repeat(active[:, None], count, axis=1)
-        logits, cache = self.steps(ids, cache, constants.get("memory"), mask)
+        # Where there is no draft, none is read.
+        here = active[:, None]
+        mask = ops.concatenate([here, ops.logical_and(here, drafts >= 0)], axis=1)
+        logits, cache = self.model.steps(ids, cache, constants.get("memory"), mask)
         self.ends.check_vocabulary(logits.shape[2])
         logits = ops.cast(logits, "float32")
         given = self.ends, constants, carried, logits, drafts
         chosen, states, taken = self.strategy.written(*given)
-        read = count * ops.cast(active, "int32")
-        cache = self.cut(cache, read - taken), self.draft.cut(state, read - taken)
+        cache = cut(self.model, cache, ids, mask, taken)
+        cache = cache, self.draft.cut(state, ids, here, taken)
         return Carried(carried.count + 1, cache, states, chosen)
+
+
+def cut(model, cache, ids, mask, taken):
+    """The cache without those of the last tokens (R, N) that are not among the first `taken`."""
+    own = None if model.embeddings is None else model.embeddings.compute_mask(ids)
+    # Those that embeddings mask are in no cache.
+    mask = mask if own is None else ops.logical_and(mask, own)
+    wrong = ops.logical_and(mask, ops.arange(ids.shape[1], dtype="int32") >= taken[:, None])
+    count = ops.sum(ops.cast(wrong, "int32"), axis=1)
+    return model.cut_cache(cache, cache[0]["index"] - ops.cast(count, "int32"))

@@ -173,12 +173,14 @@ class Decoder(Stack, Generating):
 
         Args:
             prompt: integers (B, T), padded anywhere; or None to go on from `cache` alone.
-            max_tokens: how many tokens may follow, or integers (B,), one for each row.
+            max_tokens: how many tokens may follow, or integers (B,), one for each row. With 0 the
+                prompt is only read, for the `cache` of the result.
             method: "greedy", "sample" or "beam_search", the function of `generation`.
             mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
             context: as in a call.
             cache: the attribute `cache` of an earlier result: the prompt follows its text, of which
-                nothing is read again. Rows may be selected and repeated, all of its arrays alike.
+                nothing is read again. That of one row serves prompts of any number of rows. Rows
+                may be selected and repeated, all of its arrays alike.
             draft: None, a `generation.PromptLookup`, or a smaller `Decoder` of the same tokens, or
                 a `generation.DraftModel` of it: the same tokens, several in a step.
             **settings: those of the function, such as `temperature`, `seed`, `stop_tokens`,

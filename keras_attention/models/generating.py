@@ -68,8 +68,9 @@ class Request:
         self.dtype, settings = settings.get("cache_dtype"), dict(settings)
         settings.pop("cache_dtype", None)
         limits = np.broadcast_to(keras.ops.convert_to_numpy(max_tokens), ids.shape[:1])
-        strategy, ends = chosen(method, max_tokens if ids.shape[0] else 1, settings)
-        self.columns, self.rows = ends.max_tokens, ids.shape[0]
+        self.columns, self.rows = int(limits.max(initial=0)), ids.shape[0]
+        # With 0, the prompt is read for a later call.
+        strategy, ends = chosen(method, max_tokens if self.columns else 1, settings)
         ends.limits, ends.max_tokens = limits.astype("int32"), rounded(self.columns, 16)
         of_search = {"strategy": strategy, "ends": ends, "step": self._step}
         if draft is None:
@@ -77,7 +78,7 @@ class Request:
         else:
             if strategy.copies > 1:
                 raise ValueError("Beam search takes no `draft`. Received: method='beam_search'")
-            self.search = Speculation(draft, decoder.steps, self._cut, **of_search)
+            self.search = Speculation(draft, decoder, **of_search)
         self.draft = draft
         index = past["cache"][0]["index"] if past else np.zeros(ids.shape[:1], "int32")
         index = keras.ops.convert_to_numpy(index)
@@ -135,9 +136,6 @@ class Request:
     def _step(self, tokens, cache, memory=None, mask=None):
         logits, cache = self.decoder.steps(tokens[:, None], cache, memory, mask=mask[:, None])
         return logits[:, 0], cache
-
-    def _cut(self, cache, counts):
-        return self.decoder.cut_cache(cache, cache[0]["index"] - counts)
 
     def given(self, arrays):
         """The arrays of the search, of those of the call: the prompt is read."""
