@@ -72,7 +72,7 @@ class PromptLookup:
         return ops.where(inside, drafts, NO_TOKEN), state
 
     def cut(self, state, ids, mask, taken):
-        """The state without those of the last tokens (R, N) that are not among the first `taken`."""
+        """The state without those of its last tokens (R, N) that are beyond the first `taken`."""
         return state
 
 
