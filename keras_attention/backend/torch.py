@@ -458,9 +458,10 @@ def _multiplied(matrix, kernel):
 @functools.cache
 def _narrow_and_slow():
     """Dtypes for whose products this CPU has no instructions: they take up to a hundred times."""
-    known = torch.ops.mkldnn
-    given = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
-    return {dtype for dtype, name in given.items() if not getattr(known, name, lambda: True)()}
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+    asked = {x: f"_is_mkldnn_{name}_supported" for x, name in names.items()}
+    known = {x: getattr(torch.ops.mkldnn, name, None) for x, name in asked.items()}
+    return {dtype for dtype, supported in known.items() if supported and not supported()}
 
 
 def _is_kept(*arrays):
