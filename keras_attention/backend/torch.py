@@ -16,6 +16,10 @@ from keras_attention.backend import torch_loops
 from keras_attention.backend.interface import Backend
 from keras_attention.core import keras_private
 
+# Dtypes for whose products this CPU has no instructions: they take up to a hundred times as long.
+_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+_SLOW = {x for x, name in _CHECKS.items() if not getattr(torch.ops.mkldnn, name, lambda: True)()}
+
 
 class Torch(Backend):
     """`backend` on PyTorch."""
@@ -123,13 +127,13 @@ class Torch(Backend):
     def affine(self, array, features, kernel, bias, shape):
         # Keras's operations take three times as long for a small array, here and on TensorFlow.
         matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
-        if bias is None:
-            return _multiplied(matrix, kernel).reshape(shape)
-        bias = bias.reshape(-1)
-        if array.dtype in (torch.float16, torch.bfloat16):
+        if array.dtype in _SLOW and not array.is_cuda:
+            matrix, kernel = matrix.float(), kernel.float()
+        if bias is None or array.itemsize < 4:
             # In two steps, each rounded, as in layers of Keras's.
-            return (_multiplied(matrix, kernel) + bias).reshape(shape)
-        return torch.addmm(bias, matrix, kernel).reshape(shape)
+            found = torch.matmul(matrix, kernel).to(array.dtype)
+            return (found if bias is None else found + bias.reshape(-1)).reshape(shape)
+        return torch.addmm(bias.reshape(-1), matrix, kernel).reshape(shape)
 
     def softmax(self, array):
         return torch.softmax(array, dim=-1)
@@ -445,23 +449,6 @@ def _with_gradient(forward, backward, *arrays):
         # A custom gradient would end the compiled graph here. The compiler fuses by itself.
         return forward(*arrays)[0][0]
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
-
-
-def _multiplied(matrix, kernel):
-    """A product of matrices, in float32 where that is quicker than in half precision."""
-    dtype = matrix.dtype
-    if kernel.dtype == dtype and dtype in _narrow_and_slow() and not matrix.is_cuda:
-        return torch.matmul(matrix.float(), kernel.float()).to(dtype)
-    return torch.matmul(matrix, kernel)
-
-
-@functools.cache
-def _narrow_and_slow():
-    """Dtypes for whose products this CPU has no instructions: they take up to a hundred times."""
-    names = {torch.bfloat16: "bf16", torch.float16: "fp16"}
-    asked = {x: f"_is_mkldnn_{name}_supported" for x, name in names.items()}
-    known = {x: getattr(torch.ops.mkldnn, name, None) for x, name in asked.items()}
-    return {dtype for dtype, supported in known.items() if supported and not supported()}
 
 
 def _is_kept(*arrays):
