@@ -16,6 +16,10 @@ from keras_attention.backend import torch_loops
 from keras_attention.backend.interface import Backend
 from keras_attention.core import keras_private
 
+# Dtypes for whose products this CPU has no instructions: they take up to a hundred times as long.
+_CHECKS = {torch.bfloat16: "_is_mkldnn_bf16_supported", torch.float16: "_is_mkldnn_fp16_supported"}
+_SLOW = {x for x, name in _CHECKS.items() if not getattr(torch.ops.mkldnn, name, lambda: True)()}
+
 
 class Torch(Backend):
     """`backend` on PyTorch."""
@@ -123,13 +127,13 @@ class Torch(Backend):
     def affine(self, array, features, kernel, bias, shape):
         # Keras's operations take three times as long for a small array, here and on TensorFlow.
         matrix, kernel = array.reshape(-1, features), kernel.reshape(features, -1)
-        if bias is None:
-            return _multiplied(matrix, kernel).reshape(shape)
-        bias = bias.reshape(-1)
-        if array.dtype in (torch.float16, torch.bfloat16):
+        if array.dtype in _SLOW and not array.is_cuda:
+            matrix, kernel = matrix.float(), kernel.float()
+        if bias is None or array.itemsize < 4:
             # In two steps, each rounded, as in layers of Keras's.
-            return (_multiplied(matrix, kernel) + bias).reshape(shape)
-        return torch.addmm(bias, matrix, kernel).reshape(shape)
+            found = torch.matmul(matrix, kernel).to(array.dtype)
+            return (found if bias is None else found + bias.reshape(-1)).reshape(shape)
+        return torch.addmm(bias.reshape(-1), matrix, kernel).reshape(shape)
 
     def softmax(self, array):
         return torch.softmax(array, dim=-1)
@@ -447,6 +451,7 @@ def _with_gradient(forward, backward, *arrays):
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
 
 
+<<<<<<< HEAD
 def _multiplied(matrix, kernel):
     """A product of matrices, in float32 where that is quicker than in half precision."""
     dtype = matrix.dtype
@@ -466,6 +471,8 @@ def _narrow_and_slow():
     return {dtype for dtype, name in given.items() if not getattr(known, name, lambda: True)()}
 
 
+=======
+>>>>>>> speed
 def _is_kept(*arrays):
     """Whether arrays must not be written again, since something records them."""
     return _tracing() or _transforming() or any(map(backend.needs_gradient, arrays))

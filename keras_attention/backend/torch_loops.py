@@ -26,7 +26,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 aten = torch.ops.aten
 
-_VIEWS = (aten.view.default, aten.expand.default)
+# Of which the result may be the argument itself.
+_COPIES = (aten.clone.default, aten.view.default, aten.expand.default)
 _FRAMEWORKS = tuple(os.path.dirname(module.__file__) + os.sep for module in (keras, torch))
 
 
@@ -238,10 +239,15 @@ def _remove_repetitions(module):
             # A constant in the code of the step. Equal ones become one node.
             known, tensor = node.args[0], getattr(module, node.args[0].target)
             if tensor.numel() <= 4096:
+<<<<<<< HEAD
                 key = tensor.dtype, tensor.device, tensor.tolist()
         elif _is_a_needless_copy(node) or (
             node.target in _VIEWS and _is_as_its_first_argument(node)
         ):
+=======
+                key = tensor.dtype, tensor.device, tensor.shape, tensor.tolist()
+        elif node.target in _COPIES and _is_as_its_first_argument(node):
+>>>>>>> speed
             known = node.args[0]
         elif node.target is aten.where.self and _is_masked_alike(node):
             known = node.args[1]
@@ -257,7 +263,7 @@ def _remove_repetitions(module):
 
 
 def _is_as_its_first_argument(node):
-    """Whether a view has all elements of its argument, in the same places."""
+    """Whether a copy or a view has all elements of its argument, in the same places."""
     value, given = node.meta["val"], node.args[0].meta["val"]
     return value.shape == given.shape and value.stride() == given.stride()
 
@@ -268,10 +274,6 @@ def _is_masked_alike(node):
     masked = inner.op == "call_function" and inner.target is aten.where.self
     same = masked and inner.args[0] is mask and inner.args[2] is other
     return same and node.meta["val"].shape == inner.meta["val"].shape
-
-
-def _strides(node):
-    return node.meta["val"].stride()
 
 
 def _split(graph, carried):

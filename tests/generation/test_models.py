@@ -115,6 +115,8 @@ def expected(name, method):
 
 
 CALLS = [("rotary", way) for way in WAYS] + [("a window", "greedy"), ("a state", "sample")]
+# On TensorFlow, which compiles longest, one of each is enough.
+CALLS = [pytest.param(*call, marks=pytest.mark.ci if call[0] != "rotary" else ()) for call in CALLS]
 
 
 @pytest.mark.parametrize(("name", "method"), CALLS)
@@ -123,7 +125,10 @@ def test_padding_and_rounded_sizes_change_no_token(name, method):
     assert texts(found) == expected(name, method)
 
 
-@pytest.mark.parametrize(("name", "method"), [("rotary", "greedy"), ("a state", "sample")])
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [("rotary", "greedy"), pytest.param("a state", "sample", marks=pytest.mark.ci)],
+)
 def test_a_stream_has_the_same_tokens_and_can_be_stopped(name, method):
     options = WAYS[method]
     stream = model(name).stream(PROMPT, MOST, method=method, mask=MASK, chunk=3, **options)
@@ -141,7 +146,9 @@ def test_a_stream_has_the_same_tokens_and_can_be_stopped(name, method):
     assert int(toy.numpy(stream.result.lengths)[0]) == 3  # One token, then a chunk of 2.
 
 
-@pytest.mark.parametrize("name", ["rotary", "a window", "a state"])
+@pytest.mark.parametrize(
+    "name", ["rotary", *(pytest.param(x, marks=pytest.mark.ci) for x in ("a window", "a state"))]
+)
 def test_the_next_turn_reads_its_own_tokens_alone(name):
     """Cached is as read anew: what follows a text, a text and another prompt, or a branch."""
     own, more = model(name), np.array([[3, 0, 9], [4, 4, 2], [0, 5, 0]], "int32")
@@ -167,6 +174,7 @@ def test_the_next_turn_reads_its_own_tokens_alone(name):
     ]
 
 
+@pytest.mark.ci
 def test_beams_go_on_from_the_best():
     first = model().generate(PROMPT, 3, "beam_search", num_beams=2, mask=MASK)
     found = model().generate(None, 4, cache=first.cache)
@@ -192,7 +200,6 @@ def test_a_source_of_any_length():
 DRAFTS = {
     "lookup": lambda: generation.PromptLookup(tokens=3, ngram=2),
     "a small model": lambda: generation.DraftModel(model("a window"), tokens=3),
-    "itself": lambda: model("rotary"),
 }
 
 
@@ -200,16 +207,17 @@ DRAFTS = {
     ("draft", "name", "method"),
     [
         ("lookup", "rotary", "greedy"),
-        ("lookup", "a window", "greedy"),
-        ("a small model", "zeros that are masked", "sample"),
-        ("itself", "rotary", "sample"),
-        ("a small model", "rotary", "sample"),
+        pytest.param("lookup", "a window", "greedy", marks=pytest.mark.ci),
+        pytest.param("a small model", "zeros that are masked", "sample", marks=pytest.mark.ci),
+        pytest.param("a small model", "rotary", "sample", marks=pytest.mark.ci),
     ],
 )
 def test_a_draft_changes_no_token(draft, name, method):
     options = {**WAYS[method], "draft": DRAFTS[draft]()}
     found = model(name).generate(PROMPT, MOST, method, mask=MASK, **options)
     assert texts(found) == expected(name, method)
+    if name == "zeros that are masked":
+        return  # Theirs may be the last of a text, which `start` refuses.
     more = model(name).generate(None, 3, method, cache=found.cache, **options)
     every = [real(row) + text for row, text in enumerate(texts(found))]
     options = WAYS[method]
@@ -219,6 +227,7 @@ def test_a_draft_changes_no_token(draft, name, method):
     ]
 
 
+@pytest.mark.ci
 def test_several_tokens_come_in_a_step_where_a_draft_is_right():
     own = model()
     request = own._request(
@@ -230,6 +239,7 @@ def test_several_tokens_come_in_a_step_where_a_draft_is_right():
     assert int(carried.count) == -(-MOST // 5)
 
 
+@pytest.mark.ci
 def test_samples_with_a_draft_have_the_distribution_by_enumeration():
     small = decoder(functools.partial(ka.TransformerBlock, causal=True), 1)
     prompt, count, kept = np.full((2000, 1), 3, "int32"), 2, 3
@@ -280,6 +290,7 @@ def test_sizes_are_few_and_near():
     assert generating.rounded(1, 16) == 16 and generating.rounded(17, 16) == 24
 
 
+@pytest.mark.ci
 def test_a_quantized_model_has_programs_of_its_own():
     own = decoder(functools.partial(ka.TransformerBlock, causal=True))
     own.generate(PROMPT, MOST)
