@@ -451,28 +451,6 @@ def _with_gradient(forward, backward, *arrays):
     return backend.custom_vjp(lambda _: (forward, backward), arrays)[0]
 
 
-<<<<<<< HEAD
-def _multiplied(matrix, kernel):
-    """A product of matrices, in float32 where that is quicker than in half precision."""
-    dtype = matrix.dtype
-    if kernel.dtype == dtype and dtype in _narrow_and_slow() and not matrix.is_cuda:
-        return torch.matmul(matrix.float(), kernel.float()).to(dtype)
-    return torch.matmul(matrix, kernel)
-
-
-@functools.cache
-def _narrow_and_slow():
-    """Dtypes for whose products this CPU has no instructions: they take up to a hundred times."""
-    known = torch.ops.mkldnn
-    given = {
-        torch.bfloat16: "_is_mkldnn_bf16_supported",
-        torch.float16: "_is_mkldnn_fp16_supported",
-    }
-    return {dtype for dtype, name in given.items() if not getattr(known, name, lambda: True)()}
-
-
-=======
->>>>>>> speed
 def _is_kept(*arrays):
     """Whether arrays must not be written again, since something records them."""
     return _tracing() or _transforming() or any(map(backend.needs_gradient, arrays))

@@ -226,10 +226,6 @@ def _is_repeatable(node):
     return node.target is operator.getitem or random not in node.target.tags
 
 
-def _is_a_needless_copy(node):
-    return node.target is aten.clone.default and _strides(node.args[0]) == _strides(node)
-
-
 def _remove_repetitions(module):
     """Computes an expression once, and reads what is copied itself: nobody writes to the copy."""
     first = {}
@@ -239,15 +235,8 @@ def _remove_repetitions(module):
             # A constant in the code of the step. Equal ones become one node.
             known, tensor = node.args[0], getattr(module, node.args[0].target)
             if tensor.numel() <= 4096:
-<<<<<<< HEAD
-                key = tensor.dtype, tensor.device, tensor.tolist()
-        elif _is_a_needless_copy(node) or (
-            node.target in _VIEWS and _is_as_its_first_argument(node)
-        ):
-=======
                 key = tensor.dtype, tensor.device, tensor.shape, tensor.tolist()
         elif node.target in _COPIES and _is_as_its_first_argument(node):
->>>>>>> speed
             known = node.args[0]
         elif node.target is aten.where.self and _is_masked_alike(node):
             known = node.args[1]
