@@ -8,6 +8,9 @@ Random weights, since time does not depend on them. Two sides take turns in one 
   `generate`.
 - `gpt2-static-cache`: the same against `transformers` on PyTorch with its static cache, whichever
   backend ours runs on.
+- `chat-first`, `chat-tokens`, `chat-rows`: `generate` of both, of a small model: the first token of
+  a prompt of 64, and 32 tokens after it, of one prompt and of eight, with the cache that
+  `transformers` has by default.
 - `language-model`: a step of `examples.language_model --preset nanogpt`, against KerasHub's layers.
 - `language-model-torch`: the same without dropout and its optimizer's schedule, against PyTorch's
   own layers, run eagerly.
@@ -49,6 +52,7 @@ class Size:
 
 GPT2 = Size()
 BERT = Size(vocabulary=30522, longest=512)
+CHAT = Size(6, 256, 8, 8000, longest=256, dropout=0.0)
 NANO = Size(4, 128, 4, 65, longest=64, batch=12, length=64, dropout=0.0)
 SMALL = {"layers": 1, "dim": 16, "heads": 2, "vocabulary": 50, "longest": 16}
 PROMPT, TOKENS = 32, 64
@@ -216,8 +220,8 @@ def hub_search(size, prompt, count):
     return lambda: model.generate(given, stop_token_ids=None)
 
 
-def static_cache_search(size, prompt, count):
-    """Greedy search of `transformers`."""
+def static_cache_search(size, prompt, count, **cache):
+    """Greedy search of `transformers`, with a static cache unless `cache` says otherwise."""
     import torch
     import transformers
 
@@ -225,7 +229,7 @@ def static_cache_search(size, prompt, count):
     sizes |= {"vocab_size": size.vocabulary, "n_positions": size.longest}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
     ids = torch.tensor(prompt, dtype=torch.int64)
-    given = {"attention_mask": torch.ones_like(ids), "cache_implementation": "static"}
+    given = {"attention_mask": torch.ones_like(ids), "cache_implementation": "static", **cache}
     given |= {"do_sample": False, "min_new_tokens": count, "max_new_tokens": count}
     return torch.no_grad()(lambda: model.generate(ids, pad_token_id=0, **given))
 
@@ -241,6 +245,18 @@ def searches(other, prompts=1):
     return both
 
 
+def chats(count, prompts=1):
+    """The same by `generate` of both models."""
+
+    def both(size, jit):
+        prompt = size.tokens(4 if size.layers == 1 else 64, prompts)
+        model, most = language_model(size), min(count, size.longest - prompt.shape[1])
+        other = static_cache_search(size, prompt, most, cache_implementation="dynamic")
+        return lambda: ops.convert_to_numpy(model.generate(prompt, most).tokens), other
+
+    return both
+
+
 # What each row is, against what, and what makes its two sides.
 ROWS = {
     "gpt2-training": ("GPT-2, training step, B4 T128, dropout 0.1", "KerasHub", language_models),
@@ -251,10 +267,13 @@ ROWS = {
         *("GPT-2, 64 tokens after 32", "`transformers`, static cache"),
         searches(static_cache_search),
     ),
+    "chat-first": ("6 layers of 256, first token after 64", "`transformers`", chats(1)),
+    "chat-tokens": ("the same, 32 tokens", "`transformers`", chats(32)),
+    "chat-rows": ("the same of 8 prompts at once", "`transformers`", chats(32, 8)),
     "language-model": ("nanoGPT, training step, B12 T64", "KerasHub", nano),
     "language-model-torch": ("nanoGPT, training step, B12 T64", "PyTorch, eager", nano_and_torch),
 }
-SIZES = {"bert": BERT, "gpt2": GPT2, "language": NANO}
+SIZES = {"bert": BERT, "gpt2": GPT2, "chat": CHAT, "language": NANO}
 
 
 def sides(name, options):
@@ -267,7 +286,8 @@ def sides(name, options):
 def main():
     jit = {"--jit": runner.flag("compile training steps with XLA")}
     options = runner.parsed(__doc__, jit, ROWS)
-    sizes = {"gpt2": dataclasses.asdict(GPT2), "language-model": dataclasses.asdict(NANO)}
+    sizes = {"gpt2": GPT2, "language-model": NANO, "chat": CHAT}
+    sizes = {name: dataclasses.asdict(size) for name, size in sizes.items()}
     runner.turns(sides, options, sizes=sizes, jit=options.jit)
 
 
