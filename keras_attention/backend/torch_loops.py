@@ -36,6 +36,8 @@ class _Running(threading.local):
 
     call: tuple[typing.Any, ...] | None = None
     recording = False
+    # What takes the place of a loop while the program around it is recorded.
+    loop: typing.Any = None
 
 
 _running = _Running()
@@ -44,18 +46,30 @@ _one_at_a_time = threading.RLock()
 
 
 class Program:
-    """`function` without gradients, a step of each of its loops recorded once for each shape."""
+    """`function` without gradients, a step of each of its loops recorded once for each shape.
+
+    If it has one loop or none, reads no values and has no effects, what is before and after the
+    loop is recorded too.
+    """
 
     def __init__(self, function, layer):
         self.function, self.layer = function, layer
-        self.steps = {}
+        self.steps, self.wholes = {}, {}
 
     def __call__(self, *arrays):
-        outer = _running.call
-        _running.call = self, _kinds(arrays), itertools.count()
+        outer, kinds, carries = _running.call, _kinds(arrays), []
+        _running.call = self, kinds, itertools.count(), carries
         try:
             with torch.no_grad():
-                return self.function(*arrays)
+                now, whole = _variables(self.layer), self.wholes.get(kinds)
+                if whole and [*map(id, now)] == [*map(id, whole.variables)]:
+                    return whole.run(arrays)
+                found = self.function(*arrays)
+                # A function that cannot be recorded is not tried again.
+                if whole is not None or kinds not in self.wholes:
+                    with _one_at_a_time:
+                        self.wholes[kinds] = _recorded_whole(self, arrays, carries)
+                return found
         finally:
             _running.call = outer
 
@@ -69,9 +83,12 @@ def while_loop(cond, body, carry, constants):
     """`backend.while_loop`, by the graph of a step that this or an earlier call recorded."""
     if _running.call is None:
         return keras.ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
-    (program, kinds, loops), carry = _running.call, tuple(carry)
+    if _running.recording:
+        return _running.loop(cond, body, tuple(carry), constants)
+    (program, kinds, loops, carries), carry = _running.call, tuple(carry)
     key = (kinds, next(loops), body.__code__, _kinds((carry, constants)))
     step = program.steps.get(key)
+    carries.append((key, carry))
     # The layer may have other variables since: quantization, for one, replaces them.
     if step is None or [*map(id, step.variables)] != [*map(id, _variables(program.layer))]:
         if not cond(*carry):
@@ -141,14 +158,102 @@ def _recorded(body, carry, constants, layer):
     finally:
         _running.call, _running.recording = outer
     variables = _variables(layer)
-    known, repeatable = {id(tensor) for tensor in variables}, True
-    for node in graph.graph.nodes:
-        # A variable, or a number in the code, or else an array that another call may compute anew.
-        if node.op == "get_attr" and id(getattr(graph, node.target)) not in known:
-            copied = aten.lift_fresh_copy.default
-            repeatable = repeatable and all(user.target is copied for user in node.users)
+    repeatable = _reads_only(graph, variables)
     graphs = _optimized(graph, arrays, len(_arrays(carry)))
     return _Step(graphs, variables, repeatable)
+
+
+def _reads_only(module, variables):
+    """Whether a graph has no arrays but these, and numbers in the code."""
+    known, copied = {id(tensor) for tensor in variables}, aten.lift_fresh_copy.default
+    return all(
+        # Another array is one that another call may compute anew.
+        id(getattr(module, node.target)) in known or all(x.target is copied for x in node.users)
+        for node in module.graph.nodes
+        if node.op == "get_attr"
+    )
+
+
+class _Whole(typing.NamedTuple):
+    """A program as graphs: before its loop, and of what the loop carries, whether it goes on.
+
+    `before(*arrays)` returns what the others need after the carried arrays: `start`, which returns
+    what the loop begins with, `going`, and `end`, which returns the results, `like` these.
+    """
+
+    before: fx.GraphModule
+    start: fx.GraphModule
+    going: fx.GraphModule
+    end: fx.GraphModule
+    step: _Step | None
+    carried: int
+    variables: list
+    like: typing.Any
+
+    def run(self, arrays):
+        needed = self.before(*_arrays(arrays))
+        carry = [None] * self.carried
+        if self.step is not None:
+            begun, graphs = self.start(*carry, *needed), self.step.graphs
+            carry, constants = begun[: self.carried], begun[self.carried :]
+            for index in graphs.written:
+                carry[index] = carry[index].clone()
+            of_step = graphs.before(*constants)
+            while self.going(*carry, *needed)[0]:
+                carry = graphs.step(*carry, *of_step)
+        return _like(self.like, self.end(*carry, *needed))
+
+
+def _recorded_whole(program, arrays, carries):
+    """The `_Whole` of a program that has run, with these loops; or None."""
+    steps = [program.steps.get(key) for key, _ in carries]
+    if len(steps) > 1 or None in steps:
+        return None
+    of_loop = _arrays(carries[0][1]) if carries else []
+    count, begun, like = len(of_loop), [], []
+
+    def whole(*flat):
+        def loop(cond, body, carry, constants):
+            after = _like(carry, flat[:count])
+            begun.append((_arrays((carry, constants)), [cond(*after)]))
+            return after
+
+        _running.loop = loop
+        begun.clear()
+        found = program.function(*_like(arrays, flat[count:]))
+        like[:] = [keras.tree.map_structure(lambda x: None if x is None else 0, found)]
+        first, going = begun[0] if begun else ([], [])
+        return [*first, *going, *_arrays(found)]
+
+    outer, _running.recording = _running.recording, True
+    try:
+        given = list(map(torch.empty_like, (*of_loop, *_arrays(arrays))))
+        module = _record(whole, given)
+        variables = _variables(program.layer)
+        if len(begun) != len(steps) or not _reads_only(module, variables):
+            return None
+        module = _functional(module, given)
+    # It reads values, which only some programs can do.
+    except Exception:
+        return None
+    finally:
+        _running.recording, _running.loop = outer, None
+    if module is None or not all(map(_is_repeatable, module.graph.nodes)):
+        return None
+    inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+    before = fx.GraphModule(module, _split(module.graph, inputs[:count]))
+    first = len(begun[0][0]) if begun else 0
+    parts = slice(0, first), slice(first, first + len(begun)), slice(first + len(begun), None)
+    graphs = [_returning(module, part) for part in parts]
+    return _Whole(before, *graphs, steps[0] if steps else None, count, variables, like[0])
+
+
+def _returning(module, part):
+    """The graph that returns a part of the results."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {})[part])
+    graph.eliminate_dead_code()
+    return fx.GraphModule(module, graph)
 
 
 def _cause(error):
@@ -195,20 +300,28 @@ def _record(function, arrays):
 def _optimized(module, arrays, carried):
     """The `Graphs` of a step of `arrays`, of which `carried` change; it stays if it has effects."""
     plain = Graphs(lambda *constants: constants, module, frozenset())
-    try:
-        module = _record(torch.func.functionalize(module), arrays)
-    except RuntimeError:
+    module = _functional(module, arrays)
+    if module is None:
         return plain
     graph = module.graph
-    if not all(map(_is_expression, graph.nodes)):
-        return plain
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    _remove_repetitions(module)
-    graph.eliminate_dead_code()
     before = _split(graph, inputs[:carried])
     written = _write_in_place(graph, carried)
     module.recompile()
     return Graphs(fx.GraphModule(module, before), module, written)
+
+
+def _functional(module, arrays):
+    """A graph of expressions, each of which is computed once; or None if it has effects."""
+    try:
+        module = _record(torch.func.functionalize(module), arrays)
+    except RuntimeError:
+        return None
+    if not all(map(_is_expression, module.graph.nodes)):
+        return None
+    _remove_repetitions(module)
+    module.graph.eliminate_dead_code()
+    return module
 
 
 def _is_expression(node):
@@ -222,8 +335,11 @@ def _is_expression(node):
 
 def _is_repeatable(node):
     """Whether an expression has the same value each time. Those with dropout are not told apart."""
-    random = torch.Tag.nondeterministic_seeded
-    return node.target is operator.getitem or random not in node.target.tags
+    random, target = torch.Tag.nondeterministic_seeded, node.target
+    if target is aten._scaled_dot_product_flash_attention_for_cpu.default:
+        # The fourth argument is its dropout.
+        return not any(node.args[3:4])
+    return not isinstance(target, torch._ops.OpOverload) or random not in target.tags
 
 
 def _remove_repetitions(module):

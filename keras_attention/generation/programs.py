@@ -46,7 +46,8 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
     """A function of arrays as one compiled program for each of their shapes and dtypes.
 
     XLA on TensorFlow, `jax.jit` on JAX. On PyTorch the function itself, without gradients, in
-    which a step of each generation loop is recorded once, and replayed. The program reads the
+    which a step of each generation loop is recorded once, and replayed; and the whole function, if
+    it has one loop, reads no values and changes no arrays. The program reads the
     variables at every call: weights trained or loaded since apply without recompilation.
     Variables that it assigns, such as the state of a `keras.random.SeedGenerator`, are updated.
 

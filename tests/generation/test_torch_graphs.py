@@ -188,3 +188,22 @@ def test_a_step_that_cannot_be_made_functional_is_replayed_as_it_is(monkeypatch)
 
     monkeypatch.setattr(torch.func, "functionalize", refuse)
     assert_as_uncompiled(Step([("write", 0, 0)], True), [ONES], ONES)
+
+
+def test_a_program_with_one_loop_is_replayed_whole():
+    """Its function runs in the first call of a shape alone, and weights are read in every call."""
+    dense, calls = layer(), []
+
+    def write(first, cache):
+        calls.append(len(first))
+        step = lambda tokens, cache: (dense(cache), cache)  # noqa: E731
+        return generation.greedy(step, first, ops.tanh(cache), max_tokens=TOKENS)
+
+    program = generation.compiled(write, dense)
+    expected, made = program(FIRST, ONES), len(calls)
+    assert_equal(program(FIRST, ONES), expected)
+    dense.kernel.assign(2 * dense.kernel)
+    assert float(program(FIRST, ONES).scores[0]) != float(expected.scores[0])
+    assert len(calls) == made
+    assert_equal(program(FIRST[:1], ONES[:1]), [x[:1] for x in write(FIRST, ONES)])
+    assert len(calls) > made + 1
