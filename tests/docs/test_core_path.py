@@ -55,7 +55,7 @@ MOST = {
     default_call: {"tensorflow": (51, 17, 720), "jax": (60, 20, 790), "torch": (71, 20, 900)},
     cached_call: {"tensorflow": (77, 22, 1010), "jax": (95, 25, 1150), "torch": (99, 24, 1210)},
     block_call: {"tensorflow": (67, 21, 890), "jax": (76, 23, 970), "torch": (87, 23, 1080)},
-    encoder_call: {"tensorflow": (110, 25, 1350), "jax": (121, 27, 1420), "torch": (138, 27, 1570)},
+    encoder_call: {"tensorflow": (111, 25, 1350), "jax": (122, 27, 1420), "torch": (139, 27, 1570)},
 }
 
 
