@@ -77,9 +77,9 @@ def pipeline():
 def layers():
     """Which part of the package imports which: downwards only."""
     rows = [
-        (("generation", "tokens from any step"),
-         ("visualization, convert", "pictures, other packages")),
+        (("visualization, convert", "pictures, other packages"),),
         (("models", "stacks of blocks, with embeddings and logits"),),
+        (("generation", "tokens from any step"),),
         (("layers", "Attention and its presets"), ("ops", "the same, of arrays")),
         (("scores", ""), ("normalizations", ""), ("patterns", ""), ("positions", ""),
          ("regularizers", ""), ("activations, losses, schedules", "")),
@@ -87,7 +87,7 @@ def layers():
         (("backend", "what keras.ops lacks, a file each"), ("spec", ""), ("saving", "")),
         (("masks", ""), ("shapes", ""), ("keras_private", "")),
     ]  # fmt: skip
-    colors = [STEP, STEP, STEP, SLOT, STEP, STEP, STEP]
+    colors = [STEP, STEP, STEP, STEP, SLOT, STEP, STEP, STEP]
     parts, total, gap = [], 854, 10
     for number, (row, color) in enumerate(zip(rows, colors, strict=True)):
         y = 12 + 78 * number
@@ -101,8 +101,8 @@ def layers():
             parts.append(arrow((439, y - 27), (439, y - 3)))
     return svg(
         878,
-        544,
-        "generation, models, layers, slots, kernels, backend, masks: imports go down",
+        622,
+        "convert, models, generation, layers, slots, kernels, backend, masks: imports go down",
         *parts,
     )
 
