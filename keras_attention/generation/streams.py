@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -60,9 +60,19 @@ class Stream:
     (1, 6)
     """
 
-    def __init__(self, search, begin, go_on, result, most, rows=None):
+    def __init__(
+        self,
+        search: Search,
+        begin: Callable[[], Any],
+        go_on: Callable[..., Any],
+        result: Callable[..., Generated],
+        most: int,
+        rows: int | None = None,
+    ):
         self._search, self._begin, self._go_on, self._result = search, begin, go_on, result
-        self._most, self._rows, self._loop, self._items = most, rows, None, self._run()
+        self._most, self._rows, self._items = most, rows, self._run()
+        # Constants, and what is carried, once it has begun.
+        self._loop: Any = None
 
     def _run(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         size, made, going = 1, 0, True

@@ -94,9 +94,11 @@ def _text(config, residual="post", sines=None, use_bias=True):
 
 def _others(config, side):
     """The rows of a table of positions that a folder has in place of sines; or None."""
-    checkpoint = None if config.folder is None else Checkpoint(config.folder)
+    if config.folder is None:
+        return None
+    checkpoint = Checkpoint(config.folder)
     names = (f"{first}{side}.embed_positions.weight" for first in ("model.", ""))
-    name = None if checkpoint is None else next((x for x in names if x in checkpoint.names), None)
+    name = next((name for name in names if name in checkpoint.names), None)
     if name is None:
         return None
     table = np.asarray(checkpoint[name], "float32")
