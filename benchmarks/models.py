@@ -267,9 +267,9 @@ ROWS = {
         *("GPT-2, 64 tokens after 32", "`transformers`, static cache"),
         searches(static_cache_search),
     ),
-    "chat-first": ("6 layers of 256, first token after 64", "`transformers`", chats(1)),
-    "chat-tokens": ("the same, 32 tokens", "`transformers`", chats(32)),
-    "chat-rows": ("the same of 8 prompts at once", "`transformers`", chats(32, 8)),
+    "chat-first": ("first token after 64", "`transformers`", chats(1)),
+    "chat-tokens": ("32 tokens after 64", "`transformers`", chats(32)),
+    "chat-rows": ("32 tokens of each of 8 prompts", "`transformers`", chats(32, 8)),
     "language-model": ("nanoGPT, training step, B12 T64", "KerasHub", nano),
     "language-model-torch": ("nanoGPT, training step, B12 T64", "PyTorch, eager", nano_and_torch),
 }

@@ -174,9 +174,19 @@ def whole_models():
     """Whole models against KerasHub's and `transformers`'s."""
     found, rows = named("models"), []
     for name, (*words, _) in models.ROWS.items():
-        if not name.startswith("language"):
+        if not name.startswith(("language", "chat")):
             rows.append([*words, *seconds(found[name]), over_other(found[name])])
     return measured("models", table(["work", "against", "ours", "other", "ours / other"], rows))
+
+
+def chats():
+    """`generate` beside that of `transformers` on PyTorch, on each backend."""
+    rows = []
+    for name, backend in BACKENDS.items():
+        for row, found in named(f"chat_{name}").items():
+            rows.append([backend, models.ROWS[row][0], *seconds(found), over_other(found)])
+    head = ["ours on", "6 layers of 256", "ours", "theirs", "ours / theirs"]
+    return measured("chat_tensorflow", table(head, rows))
 
 
 def generation():
@@ -313,7 +323,7 @@ TABLES = {
     **{
         table.__name__.replace("_", " "): table
         for table in (
-            *(linear, over_length, generation, llama_block),
+            *(linear, over_length, generation, llama_block, chats),
             *(square_sequences, movie_reviews, choosing),
         )
     },

@@ -120,12 +120,12 @@ class Beams:
 
     def __init__(
         self,
-        num_beams,
-        length_penalty=0.6,
-        length_rule="wu",
-        stopping="exact",
-        num_return=1,
-        renormalize=False,
+        num_beams: int,
+        length_penalty: float = 0.6,
+        length_rule: str = "wu",
+        stopping: str = "exact",
+        num_return: int | None = 1,
+        renormalize: bool = False,
     ):
         self.num_beams = self.copies = shapes.check_count("num_beams", num_beams)
         self.alone = num_return is None

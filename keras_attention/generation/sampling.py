@@ -365,13 +365,13 @@ class Sampling(Greedy):
 
     def __init__(
         self,
-        temperature=1.0,
-        top_k=None,
-        top_p=None,
-        min_p=None,
-        typical_p=None,
-        repetition_penalty=1.0,
-        seed=None,
+        temperature: float | Tensor | None = 1.0,
+        top_k: int | None = None,
+        top_p: float | Tensor | None = None,
+        min_p: float | Tensor | None = None,
+        typical_p: float | Tensor | None = None,
+        repetition_penalty: float = 1.0,
+        seed: Seed = None,
     ):
         shapes.check_positive("repetition_penalty", repetition_penalty)
         if repetition_penalty != 1:

@@ -14,6 +14,7 @@ from keras import ops
 from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation import rules
+from keras_attention.generation.generated import Generated
 from keras_attention.generation.programs import check_found
 from keras_attention.generation.rules import NO_TOKEN, NONE, Rules, Text
 from keras_attention.sequences import shapes
@@ -269,7 +270,7 @@ def list_settings(function, strategy):
     *own, _ = inspect.signature(function).parameters.values()
     settings = inspect.signature(strategy).parameters.values()
     every = [*own, *(x.replace(kind=x.KEYWORD_ONLY) for x in settings)]
-    vars(function)["__signature__"] = inspect.Signature(every, return_annotation="Generated")
+    vars(function)["__signature__"] = inspect.Signature(every, return_annotation=Generated)
 
 
 def text_of(history, lengths, limits, prompt, stops):
