@@ -163,7 +163,7 @@ class Penalty(Rule):
     >>> rule = generation.Penalty(frequency=1.5)
     >>> found = generation.greedy(step, [0], (), max_tokens=4, constraints=rule)
     >>> print(keras.ops.convert_to_numpy(found.tokens))
-    [[2 2 1 2]]
+    [[2 2 1 0]]
     """
 
     def __init__(
