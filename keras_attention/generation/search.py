@@ -287,7 +287,9 @@ def _limits(max_tokens):
     if not shapes.is_array(max_tokens) and not isinstance(max_tokens, (list, tuple)):
         return shapes.check_count("max_tokens", max_tokens), None
     limits = integers("max_tokens", max_tokens, 1, "an integer, or integers (B,)")
-    values = shapes.visible_values(limits)
+    # JAX hides the values of its own tensors, of constants too, while it traces a program.
+    plain = isinstance(max_tokens, (list, tuple, np.ndarray))
+    values = np.asarray(max_tokens) if plain else shapes.visible_values(limits)
     if values is None or values.min(initial=0) < 0 or values.max(initial=0) < 1:
         raise ValueError(
             "`max_tokens` must be positive, and known when a program is made. "
