@@ -305,7 +305,8 @@ class Logits(saving.ConfigurableLayer):
         return (shape[0], shape[2])
 
     def compute_mask(self, inputs, previous_mask=None):
-        return previous_mask if self.pooling is None else None
+        mask = masks.passed_on(self, inputs, previous_mask)
+        return mask if self.pooling is None else None
 
     def compute_output_spec(self, x, table=None):
         self._check(table)

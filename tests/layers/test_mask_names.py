@@ -70,6 +70,10 @@ SYMBOLS = {
         lambda mask: ka.Logits(4, tied=False)(carry(symbol(3, 6, 8), mask)),
         {"mask": OF_SIX[:2]},
     ),
+    "Logits-pooled": (
+        lambda mask: ka.Logits(4, tied=False, pooling="last")(carry(symbol(3, 6, 8), mask)),
+        {"mask": OF_SIX[:2]},
+    ),
 }
 
 
