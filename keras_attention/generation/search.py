@@ -157,9 +157,12 @@ class Search:
     def begin(self, arrays):
         """What does not change, and what the loop carries: (constants, carry)."""
         copies, rows = self.strategy.copies, ops.shape(arrays["tokens"])[0]
+        known = arrays["tokens"].shape[0]
 
         def copied(leaf):
-            return leaf if copies == 1 or leaf is None else ops.repeat(leaf, copies, axis=0)
+            if copies == 1 or leaf is None or _is_shared(leaf, known):
+                return leaf
+            return ops.repeat(leaf, copies, axis=0)
 
         # Without None, which no program is given.
         constants = {
@@ -200,8 +203,7 @@ class Search:
         logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
         parents, states, chosen = self.strategy.advance(self.ends, constants, carried, logits)
         if parents is not None:
-            take = functools.partial(ops.take, indices=parents, axis=0)
-            cache = keras.tree.map_structure(lambda x: x if x is None else take(x), cache)
+            cache = select_rows(cache, parents)
         return Carried(carried.count + 1, cache, states, chosen)
 
     def logits(self, tokens, cache, memory, real=None):
@@ -298,6 +300,32 @@ def _limits(max_tokens):
     return int(values.max()), limits
 
 
+def select_rows(cache: Tensors, rows: Tensor) -> Tensors:
+    """The cache of some rows of a cache, in any order; a row may be there more than once.
+
+    Args:
+        cache: what `make_cache`, a call of a layer or a model, or `generate` gave, as the attribute
+            `cache` of its result; or any tensors with rows on axis 0.
+        rows: integers (N,).
+
+    Returns:
+        The same structure of N rows. Arrays that all rows share stay as they are.
+
+    >>> import keras_attention as ka
+    >>> cache = ka.MultiHeadAttention(2, 4).make_cache(batch_size=3, length=5)
+    >>> ka.generation.select_rows(cache, [2, 0])["key"].shape
+    (2, 2, 5, 4)
+    """
+    rows = ops.convert_to_tensor(rows)
+    known = {x.shape[0] for x in keras.tree.flatten(cache) if x is not None}
+    count = max(known - {None}, default=None) if None not in known else None
+
+    def select(leaf):
+        return leaf if leaf is None or _is_shared(leaf, count) else ops.take(leaf, rows, axis=0)
+
+    return keras.tree.map_structure(select, cache)
+
+
 def _leaves(nested):
     return tuple(leaf for leaf in keras.tree.flatten(nested) if leaf is not None)
 
@@ -318,9 +346,15 @@ def _of_rows(name, rows, leaf):
         raise ValueError(
             f"Every tensor of `{name}` must have rows on axis 0. Received a scalar: {leaf}"
         )
-    sizes = {"tokens": rows, name: leaf.shape[0]}
-    shapes.check_same(f"Rows of `tokens` and of every tensor of `{name}`", **sizes)
+    if not _is_shared(leaf, rows):
+        sizes = {"tokens": rows, name: leaf.shape[0]}
+        shapes.check_same(f"Rows of `tokens` and of every tensor of `{name}`", **sizes)
     return leaf
+
+
+def _is_shared(leaf, rows):
+    """Whether a tensor has one row that is of all of so many, or of an unknown number."""
+    return leaf.shape[0] == 1 != rows
 
 
 def _same(before, cache):

@@ -184,25 +184,27 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
-        more = {"gates": extended.gates} if extended.gates else {}
+        more: dict[str, Any] = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = extended.cache
         listeners = tap.of(self) if tap.state.listeners and self.traits.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))
         wanted = return_attention_scores or bool(listeners)
+        more |= {"training": training, "encoded": extended.encoded, "return_weights": wanted}
+        if extended.earlier is not None:
+            more["return_lse"] = True
         result = self.attend(
             *(extended.query, extended.key, extended.value, extended.positions),
             key_mask=extended.key_mask,
-            training=training,
-            encoded=extended.encoded,
             masks=extended.masks,
             pattern=self._causal_pattern if layout.appends or use_causal_mask else self._pattern,
             biases=() if x.attention_bias is None else (x.attention_bias,),
             segment_ids=x.segment_ids,
-            return_weights=wanted,
             **more,
         )
+        if extended.earlier is not None:
+            result = kv_cache.merged(self.attend(**extended.earlier, **more), result)
         if self.scores_regularizer is not None and not layout.appends:
             weights = ops.cast(result.weights, shapes.accumulation_dtype(result.weights))
             self.add_loss(self.scores_regularizer(weights, result.mask))
@@ -433,6 +435,26 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         """
         layout = kv_cache.layout(cache, self.traits.layouts, self.traits.window)
         return layout.grown(cache, *kv_cache.slots(length, spare, self.traits.window))
+
+    def repeat_cache(self, cache: Cache, rows: int | Tensor) -> Cache:
+        """The cache of one row as that of many, which all begin with its tokens.
+
+        These are stored once, but for the last up to 63, if attention is a softmax over all earlier
+        tokens and their number is known: attention over them and over the tokens of a row is
+        merged by the sums of exponentials. Each row has its own otherwise.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> x = keras.random.normal((1, 70, 32))
+        >>> _, cache = layer(x, cache=layer.make_cache(batch_size=1, length=70))
+        >>> cache = layer.grow_cache(layer.repeat_cache(cache, 100), 80)
+        >>> cache["shared_key"].shape, cache["key"].shape
+        ((1, 4, 64, 8), (100, 4, 16, 8))
+        """
+        layout = kv_cache.layout(cache, self.traits.layouts, self.traits.window)
+        shapes.check_same("Rows", cache=cache["index"].shape[0], needed=1)
+        kv_cache.check_rows("rows", rows)
+        return layout.repeated(self, cache, rows)
 
     def cache_context(
         self, value: Tensor, key: Tensor | None = None, key_mask: Tensor | None = None

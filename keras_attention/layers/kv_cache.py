@@ -6,6 +6,9 @@ of unequal length need no mask: the token at position p is entry p mod C. If C i
 sequence, that is entry p. If it is shorter, the cache is a ring of the last C tokens. A ring with
 spare entries, of which tokens can be taken back, has "reached": (B,), the largest index so far.
 
+A beginning that all rows share is stored once: "shared_key": (1, G, P, K) and "shared_value":
+(1, G, P, V) are its tokens, P of them, and entry p of a row is then the token at position P + p.
+
 Without "value", the keys are the values too. Those of int8 are multiples of a number for each head
 and token, "key_scale" and "value_scale": (B, G, C, 1).
 
@@ -25,11 +28,13 @@ is contiguous, and the matrix products of a step need no transpose.
 import typing
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.kernels.linear_time.recurrence import NOTHING
+from keras_attention.kernels.sparse import merge
 from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions, padded
 
@@ -39,9 +44,7 @@ def make(batch_size, arrays, dtype, spare=0):
 
     With `spare`, it is a ring that has so many more entries than the window.
     """
-    # The number of rows may be a tensor.
-    if isinstance(batch_size, (bool, int, float)):
-        shapes.check_count("batch_size", batch_size, minimum=0)
+    check_rows("batch_size", batch_size)
     for name, shape in arrays.items():
         shapes.check_memory(name, shape)
     dtype = keras.backend.standardize_dtype(dtype)
@@ -59,8 +62,19 @@ def make(batch_size, arrays, dtype, spare=0):
     }
 
 
+def check_rows(name, rows):
+    """Raises unless a number of rows is a count, or a tensor."""
+    if isinstance(rows, (bool, int, float)):
+        shapes.check_count(name, rows, minimum=0)
+
+
 def _scale(name):
     return f"{name}_scale"
+
+
+# Before the names of arrays of tokens that all rows share. Their number is a multiple of this, so
+# that a program of one beginning serves others of nearly the same length.
+_SHARED, SHARED_MULTIPLE = "shared_", 64
 
 
 def slots(length, spare, window):
@@ -146,6 +160,16 @@ def length(cache):
     return backend.shape(cache["key"])[2]
 
 
+def room(cache):
+    """How many tokens a row can have, or None if that is unknown or of no cache of tokens."""
+    found = entries(cache)
+    return None if found is None else found + _shared_length(cache)
+
+
+def _shared_length(cache):
+    return cache[f"{_SHARED}key"].shape[2] if f"{_SHARED}key" in cache else 0
+
+
 def context(key, value, mask):
     """The cache of cross-attention, of keys (B, S, G, K) and values (B, S, G, V)."""
     return {"key": _transposed(key), "value": _transposed(value), "mask": mask}
@@ -228,13 +252,11 @@ class Layout:
     def shapes(self, batch, slots, heads, *sizes):
         """The shape of each array, by name."""
         key_dim, value_dim = sizes
-        return {
-            "key": (batch, heads, slots, key_dim),
-            "value": (batch, heads, slots, value_dim),
-            **dict.fromkeys(("key_scale", "value_scale"), (batch, heads, slots, 1)),
-            **dict.fromkeys(("index", "reached"), (batch,)),
-            "mask": (batch, slots),
-        }
+        sizes = {"key": key_dim, "value": value_dim, "key_scale": 1, "value_scale": 1}
+        own = {name: (batch, heads, slots, size) for name, size in sizes.items()}
+        shared = {f"{_SHARED}{name}": (None, heads, None, size) for name, size in sizes.items()}
+        numbers = dict.fromkeys(("index", "reached"), (batch,))
+        return own | shared | numbers | {"mask": (batch, slots)}
 
     def update(self, layer, cache, key, value, mask):
         """The next cache, and what a call attends to: (cache, key, value, positions, mask, lost).
@@ -265,6 +287,10 @@ class Layout:
     def grown(self, cache, slots, spare):
         """The cache with at least so many entries, `spare` of them if it is a ring then."""
         return cache
+
+    def repeated(self, layer, cache, rows):
+        """The cache of so many rows that each have the tokens of its only one."""
+        return {name: ops.repeat(x, rows, axis=0) for name, x in cache.items()}
 
     def extend(self, layer, cache, x):
         """The `Extended` of a call: its own tokens after those of the cache."""
@@ -301,6 +327,7 @@ class Extended(typing.NamedTuple):
         lost: (B,), rows with tokens that did not fit into it, or None.
         encoded: whether the position has encoded query and key.
         gates: what a layer's heads have beside the three.
+        earlier: what `attend` takes for keys that all rows share, by name, or None.
     """
 
     query: typing.Any
@@ -313,6 +340,7 @@ class Extended(typing.NamedTuple):
     lost: typing.Any = None
     encoded: bool = False
     gates: typing.Sequence = ()
+    earlier: dict | None = None
 
 
 # The layout of a call without a cache, which attends to the keys and values that it is given.
@@ -358,6 +386,91 @@ class Full(Layout):
         arrays = cache.items()
         found = {name: x if len(x.shape) == 1 else padded(x, 2, 0, more) for name, x in arrays}
         return {**found, "reached": cache["index"]} if spare else found
+
+    def repeated(self, layer, cache, rows):
+        index = shapes.visible_values(cache["index"])
+        count = 0 if index is None else int(index[0]) // SHARED_MULTIPLE * SHARED_MULTIPLE
+        if not (layer.traits.merges and count and isinstance(rows, int) and rows > 1):
+            return super().repeated(layer, cache, rows)
+        arrays = {name: x for name, x in cache.items() if name != "index"}
+        shared = {f"{_SHARED}{name}": x[:, :, :count] for name, x in arrays.items()}
+        # At least one entry, as of any cache.
+        last = max(int(index[0]), count + 1)
+        own = {name: x[:, :, count:last] for name, x in arrays.items()}
+        own = {name: padded(x, 2, 0, last - count - x.shape[2]) for name, x in own.items()}
+        return shared | super().repeated(layer, own | {"index": cache["index"]}, rows)
+
+
+class Shared(Full):
+    """All tokens so far, of which the first are those of every row."""
+
+    def update(self, layer, cache, key, value, mask):
+        shared, own = _apart(cache)
+        count = _shared_length(cache)
+        own["index"] = own["index"] - count
+        own, key, value, at, filled, lost = super().update(layer, own, key, value, mask)
+        own["index"] = own["index"] + count
+        at = count + ops.arange(backend.shape(key)[1], dtype="int32")
+        return shared | own, key, value, at, filled, lost
+
+    def extend(self, layer, cache, x):
+        found = super().extend(layer, cache, x)
+        shared = {name.removeprefix(_SHARED): y for name, y in _apart(cache)[0].items()}
+        value, key = (y[:1] for y in read(shared, layer.compute_dtype))
+        # The queries of all rows are those of one, whose keys are read once.
+        rows = found.query, found.positions.query, x.query_mask
+        query, at, mask = (
+            None if y is None else ops.reshape(y, (1, -1, *y.shape[2:])) for y in rows
+        )
+        keys = ops.arange(key.shape[1], dtype="int32")
+        at, pairs = Positions(at, keys, consecutive=False), masks.of_pairs(mask, None, None)
+        earlier = {"query": query, "key": key, "value": value, "positions": at, "masks": pairs}
+        return found._replace(earlier=earlier)
+
+    def cut(self, cache, index, window):
+        count = _shared_length(cache)
+        lost = index < count
+        if np.any(shapes.visible_values(lost)):
+            raise ValueError(
+                f"The first {count} tokens of this cache are shared by all rows, and cannot be "
+                "taken from some: cut the cache before `repeat_cache`. Received: rows to be cut to "
+                f"{shapes.visible_values(index).tolist()} tokens"
+            )
+        # Of no token that fits: the output of such a row is NaN.
+        return {**cache, "index": ops.where(lost, 2**30, index)}
+
+    def grown(self, cache, slots, spare):
+        shared, own = _apart(cache)
+        return shared | super().grown(own, slots - _shared_length(cache), spare)
+
+    def repeated(self, layer, cache, rows):
+        shared, own = _apart(cache)
+        return shared | Layout.repeated(self, layer, own, rows)
+
+
+def _apart(cache):
+    """The arrays that all rows share, and those of each row."""
+    shared = {name: x for name, x in cache.items() if name.startswith(_SHARED)}
+    return shared, {name: x for name, x in cache.items() if name not in shared}
+
+
+def merged(earlier, own):
+    """One result of two: over keys that all rows share, (1, B · T, …), and over those of a row."""
+    batch, _, heads, _ = sizes = ops.shape(own.output)
+
+    def of_rows(array):
+        split = ops.reshape(array, (heads, batch, -1, *array.shape[3:]))
+        return ops.moveaxis(split, 0, 1)
+
+    parts = [(ops.reshape(earlier.output, sizes), of_rows(earlier.lse)), (own.output, own.lse)]
+    output, lse = merge.merge(parts)
+    result = own.replace(output=output)
+    if own.weights is None:
+        return result
+    weights = of_rows(earlier.weights), own.weights
+    pairs = zip(weights, parts, strict=True)
+    weights = [x * ops.cast(ops.exp(y[1] - lse), x.dtype)[..., None] for x, y in pairs]
+    return result.replace(weights=ops.concatenate(weights, axis=-1))
 
 
 class Ring(Full):
@@ -442,7 +555,9 @@ def _layouts(*names):
     scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
     for arrays in (scaled, floats):
         arrays["index"] = "int32"
-        found += [Ring(**arrays, reached="int32"), Ring(**arrays), Full(**arrays)]
+        shared = {f"{_SHARED}{name}": kind for name, kind in arrays.items() if name != "index"}
+        kinds = Ring(**arrays, reached="int32"), Ring(**arrays), Full(**arrays)
+        found += [*kinds, Shared(**shared, **arrays)]
     return tuple(found)
 
 

@@ -41,6 +41,8 @@ class Traits(NamedTuple):
     # including itself a query can see in one; None for all.
     layouts: tuple[kv_cache.Layout, ...] = kv_cache.LAYOUTS
     window: int | None = None
+    # Whether attention over some keys and over others can be merged to that over all.
+    merges: bool = False
     # The arguments of a call that it does not take, and why.
     refused: tuple[str, ...] = ()
     refusal: str = ""
@@ -67,11 +69,17 @@ def of_slots(layer: Any) -> Traits:
     in_order = pattern is None or isinstance(pattern, patterns.Causal)
     needs_length = layer.score is not None and layer.score.needs_length
     left = layer.whole_pattern(causal=True).span().left
+    at, softmax = layer.position, layer.normalization is not None and layer.normalization.of_kernels
     found = {
         "needs_positions": needs_length or not in_order or slots != (None, None),
         "on_grid": not all(part is None or part.counts for part in (layer.position, pattern)),
         "encodes_anew": layer.position and layer.position.encodes_anew,
         "window": None if left is None else left + 1,
+        "merges": softmax
+        and not getattr(layer, "use_sink", False)
+        and (in_order and layer.preset_position is None)
+        and (at is None or (at.encodes_alone or "encode" not in at.overrides))
+        and not (at is not None and at.needs_length),
         "no_decoding_reason": _no_decoding_reason(layer, pattern, slots, own.get("one_sequence")),
         "no_cache_reason": layer.heads.no_cache_reason,
     }

@@ -179,8 +179,8 @@ class Decoder(Stack, Generating):
             mask: boolean (B, T), True = a real token, if the embeddings do not mask padding.
             context: as in a call.
             cache: the attribute `cache` of an earlier result: the prompt follows its text, of which
-                nothing is read again. That of one row serves prompts of any number of rows. Rows
-                may be selected and repeated, all of its arrays alike.
+                nothing is read again. That of one row serves prompts of any number of rows, and is
+                stored once. `generation.select_rows` selects and repeats its rows.
             draft: None, a `generation.PromptLookup`, or a smaller `Decoder` of the same tokens, or
                 a `generation.DraftModel` of it: the same tokens, several in a step.
             **settings: those of the function, such as `temperature`, `seed`, `stop_tokens`,
@@ -266,9 +266,7 @@ class Decoder(Stack, Generating):
         """The caches of the first tokens of each row. See `Attention.cut_cache`.
 
         With "longrope", the next step reads all tokens again if rows were cut to fewer than
-        `original_max_length` from more. To select rows, to repeat or to reorder them, take the same
-        ones of every array: `keras.tree.map_structure(lambda x: keras.ops.take(x, rows, axis=0),
-        cache)`.
+        `original_max_length` from more.
         """
         cache, tokens = self._split(cache)
         cut = [block.cut_cache(x, length) for block, x in zip(self.blocks, cache, strict=True)]
@@ -294,6 +292,14 @@ class Decoder(Stack, Generating):
             return grown
         more = max(0, length - tokens["tokens"].shape[2])
         return [*grown, {**tokens, "tokens": padded(tokens["tokens"], 2, 0, more)}]
+
+    def repeat_cache(self, cache: list[Cache], rows: int | Tensor) -> list[Cache]:
+        """The caches of one row as those of many. See `Attention.repeat_cache`."""
+        cache, tokens = self._split(cache)
+        found = [block.repeat_cache(x, rows) for block, x in zip(self.blocks, cache, strict=True)]
+        if tokens is None:
+            return found
+        return [*found, {name: ops.repeat(x, rows, axis=0) for name, x in tokens.items()}]
 
     def _beyond(self, length):
         """The lengths after which blocks would encode all keys anew; raises where they cannot."""
@@ -357,9 +363,9 @@ class Decoder(Stack, Generating):
         if cache is None:
             cache = self.make_cache(rows, length + max_tokens, cache_dtype, spare)
         else:
-            cache = self.grow_cache(cache, before + length + max_tokens, spare)
             if cache[0]["index"].shape[0] == 1:
-                cache = keras.tree.map_structure(lambda x: ops.repeat(x, rows, axis=0), cache)
+                cache = self.repeat_cache(cache, rows)
+            cache = self.grow_cache(cache, before + length + max_tokens, spare)
         if length:
             mask = None if mask is None else mask[:, :-1]
             given = {"mask": mask, "cache": cache, "training": False, "logits_to_keep": 0}
@@ -445,5 +451,5 @@ def _tokens_in(cache):
     index = shapes.visible_values(cache[0]["index"])
     if index is None:
         # Windows and states have fewer entries, and need not grow.
-        return max(kv_cache.entries(x) or 0 for x in cache)
+        return max(kv_cache.room(x) or 0 for x in cache)
     return int(index.max(initial=0))

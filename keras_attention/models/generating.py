@@ -121,7 +121,7 @@ class Request:
         self.switches = [most for kind in kinds for most in self.decoder._switches(kind)]
 
     def _grown(self, cache):
-        room = max(kv_cache.entries(x) or 0 for x in cache if "key" in x or "state" in x)
+        room = max(kv_cache.room(x) or 0 for x in cache if "key" in x or "state" in x)
         if room and room < self.need:
             spare = 0 if self.draft is None else self.draft.tokens + 1
             return self.decoder.grow_cache(cache, rounded(self.need), spare)
@@ -244,7 +244,9 @@ class Generating:
         text, unread = _texts(decoder, prompt, mask, past)
         if past and len(text) > 1 == past["cache"][0]["index"].shape[0]:
             # A beginning that all rows share.
-            past = keras.tree.map_structure(lambda x: ops.repeat(x, len(text), axis=0), past)
+            cache, rows = past.pop("cache"), len(text)
+            past = keras.tree.map_structure(lambda x: ops.repeat(x, rows, axis=0), past)
+            past["cache"] = decoder.repeat_cache(cache, rows)
         if draft is not None and not hasattr(draft, "propose"):
             draft = DraftModel(draft)
         if not self.built:

@@ -45,6 +45,12 @@ def cut(layer, length=0):
     return layer.cut_cache(cached(layer=layer)[1], length)
 
 
+def cut_shared():
+    layer = multi_head()
+    one = layer(zeros(1, 65, D), cache=layer.make_cache(1, 65))[1]
+    return layer.cut_cache(layer.repeat_cache(one, 2), 3)
+
+
 def over_columns(**given):
     return ka.MultiHeadAttention(2, 4, attention_axes=2)(FOLDED, **given)
 
@@ -156,6 +162,7 @@ ROWS = {
     ),
     r"A state .* a cache of \['index', 'state'\]": lambda: cut(built(ka.Retention(2, 4))),
     "cache=2, length=3": lambda: cut(multi_head(), ints(3)),
+    r"first 64 tokens of this cache are shared.*\[3, 3\]": cut_shared,
     "`length` must be integers.*float32": (TypeError, lambda: cut(multi_head(), zeros(B))),
     r"\[3, 3\] tokens in the rows, to be cut to \[3, 1\]": lambda: cut(
         multi_head(sliding_window=2), np.array([3, 1])

@@ -10,6 +10,7 @@ import pytest
 
 import keras_attention as ka
 from keras_attention import generation
+from keras_attention.layers import kv_cache
 from keras_attention.models import generating
 from tests.generation import toy
 
@@ -149,8 +150,9 @@ def test_a_stream_has_the_same_tokens_and_can_be_stopped(name, method):
 @pytest.mark.parametrize(
     "name", ["rotary", *(pytest.param(x, marks=pytest.mark.ci) for x in ("a window", "a state"))]
 )
-def test_the_next_turn_reads_its_own_tokens_alone(name):
+def test_the_next_turn_reads_its_own_tokens_alone(name, monkeypatch):
     """Cached is as read anew: what follows a text, a text and another prompt, or a branch."""
+    monkeypatch.setattr(kv_cache, "SHARED_MULTIPLE", 4)
     own, more = model(name), np.array([[3, 0, 9], [4, 4, 2], [0, 5, 0]], "int32")
     first = own.generate(PROMPT, [4, 2, 3], mask=MASK)
     before = [real(row) + text for row, text in enumerate(texts(first))]
@@ -162,10 +164,16 @@ def test_the_next_turn_reads_its_own_tokens_alone(name):
     # A beginning that rows share.
     shared = own.generate(PROMPT[:1], 0).cache
     whole = [PROMPT[0].tolist() + row[row > 0].tolist() for row in more]
-    found = own.generate(more, 4, mask=more > 0, cache=shared)
-    assert texts(found) == [alone(own, text, 4) for text in whole]
+    for method in ("greedy", "beam_search"):
+        found = own.generate(more, 4, method, mask=more > 0, cache=shared, **WAYS[method])
+        firsts = [x if isinstance(x[0], int) else x[0] for x in texts(found)]
+        assert firsts == [alone(own, text, 4, method, **WAYS[method]) for text in whole]
+        assert ("shared_key" in found.cache["cache"][0]) == (name == "rotary")
+    branch = generation.select_rows(found.cache, [2, 0])
+    every = [whole[row] + firsts[row] for row in (2, 0)]
+    assert texts(own.generate(None, 3, cache=branch)) == [alone(own, x, 3) for x in every]
     rows = np.array([1, 1, 0])
-    branch = keras.tree.map_structure(lambda x: toy.ops.take(x, rows, axis=0), second.cache)
+    branch = generation.select_rows(second.cache, rows)
     every = [every[row] + texts(second)[row] for row in rows]
     # More than the first cache had room for.
     found = own.generate(None, 30, "sample", cache=branch, seed=[1, 2, 3])

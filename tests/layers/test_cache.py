@@ -16,6 +16,11 @@ from tests.problems import on_tensorflow
 B, T, D, H = 3, 9, 16, 4
 X = random(B, T, D)
 WINDOW = patterns.SlidingWindow(2, 0)
+REAL = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0]], bool)
+
+
+def repeated(array, rows):
+    return keras.ops.repeat(array, rows, axis=0)
 
 
 def heads(**kwargs):
@@ -284,6 +289,36 @@ def test_a_cache_grows():
     cache = step_of(layer)(X[:, 1:7], layer.grow_cache(cache, T, spare=1))[1]
     output = step_of(layer)(X[:, 5:], layer.cut_cache(cache, 5))[0]
     agree(output, whole_of(layer)(X)[:, 5:])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize(
+    ("make", "options", "shared"),
+    [
+        (ka.MultiHeadAttention, {"position": "rotary", "num_key_value_heads": 2}, True),
+        (ka.MultiHeadAttention, {"position": "alibi", "score": "additive"}, True),
+        (ka.MultiHeadLatentAttention, {"rope_dim": 4, "latent_dim": 16}, True),
+        (ka.DifferentialAttention, {}, True),
+        (ka.MultiHeadAttention, {"use_sink": True}, False),
+        (ka.MultiHeadAttention, {"normalization": "sparsemax"}, False),
+    ],
+)
+def test_a_beginning_is_stored_once(make, options, shared, dtype, monkeypatch):
+    monkeypatch.setattr(kv_cache, "SHARED_MULTIPLE", 4)
+    layer = built(make(H, 8, **options), X.shape)
+    one = layer(X[:1, :5], cache=layer.make_cache(1, 5, dtype))[1]
+    caches = [layer.repeat_cache(one, B), keras.tree.map_structure(lambda x: repeated(x, B), one)]
+    assert ["shared_key" in cache for cache in caches] == [shared, False]
+    caches, outputs = [layer.grow_cache(cache, T) for cache in caches], [[], []]
+    for n, cache in enumerate(caches):
+        output, cache = layer(X[:, 5:8], cache=cache, query_mask=REAL)
+        outputs[n].append(masks.clear(output, REAL))
+        cache = layer.cut_cache(layer(X[:, :1], cache=cache)[1], cache["index"])
+        outputs[n] += layer(X[:, 8:], cache=cache, return_attention_scores=True)[:2]
+    (*found, weights), (*expected, of_places) = outputs
+    for pair in zip(found, expected, strict=True):
+        agree(*pair)
+    agree(weights, numpy(of_places)[..., : weights.shape[-1]])
 
 
 # Sizes that are not known

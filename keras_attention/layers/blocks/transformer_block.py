@@ -364,6 +364,10 @@ class TransformerBlock(saving.ConfigurableLayer):
         """As `Attention.grow_cache`, of the self-attention."""
         return self.attention.grow_cache(cache, length, spare)
 
+    def repeat_cache(self, cache: Cache, rows: int | Tensor) -> Cache:
+        """As `Attention.repeat_cache`, of the self-attention."""
+        return self.attention.repeat_cache(cache, rows)
+
     def cache_context(self, context: Tensor, context_mask: Tensor | None = None) -> Cache:
         """The keys and values of `context`, projected once for all steps of a decoder.
 
