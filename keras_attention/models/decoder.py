@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import keras
 import numpy as np
 from keras import ops
 
