@@ -313,7 +313,7 @@ def select_rows(cache: Tensors, rows: Tensor) -> Tensors:
 
     >>> import keras_attention as ka
     >>> cache = ka.MultiHeadAttention(2, 4).make_cache(batch_size=3, length=5)
-    >>> ka.generation.select_rows(cache, [2, 0])["key"].shape
+    >>> tuple(ka.generation.select_rows(cache, [2, 0])["key"].shape)
     (2, 2, 5, 4)
     """
     rows = ops.convert_to_tensor(rows)

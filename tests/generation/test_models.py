@@ -170,8 +170,8 @@ def test_the_next_turn_reads_its_own_tokens_alone(name, monkeypatch):
         assert firsts == [alone(own, text, 4, method, **WAYS[method]) for text in whole]
         assert ("shared_key" in found.cache["cache"][0]) == (name == "rotary")
     branch = generation.select_rows(found.cache, [2, 0])
-    every = [whole[row] + firsts[row] for row in (2, 0)]
-    assert texts(own.generate(None, 3, cache=branch)) == [alone(own, x, 3) for x in every]
+    longer = [whole[row] + firsts[row] for row in (2, 0)]
+    assert texts(own.generate(None, 3, cache=branch)) == [alone(own, x, 3) for x in longer]
     rows = np.array([1, 1, 0])
     branch = generation.select_rows(second.cache, rows)
     every = [every[row] + texts(second)[row] for row in rows]
