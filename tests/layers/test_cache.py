@@ -19,10 +19,6 @@ WINDOW = patterns.SlidingWindow(2, 0)
 REAL = np.array([[1, 1, 0], [1, 1, 1], [1, 0, 0]], bool)
 
 
-def repeated(array, rows):
-    return keras.ops.repeat(array, rows, axis=0)
-
-
 def heads(**kwargs):
     return built(ka.MultiHeadAttention(H, 8, value_dim=6, **kwargs), X.shape)
 
@@ -291,34 +287,36 @@ def test_a_cache_grows():
     agree(output, whole_of(layer)(X)[:, 5:])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize(
-    ("make", "options", "shared"),
+    ("make", "options", "dtype"),
     [
-        (ka.MultiHeadAttention, {"position": "rotary", "num_key_value_heads": 2}, True),
-        (ka.MultiHeadAttention, {"position": "alibi", "score": "additive"}, True),
-        (ka.MultiHeadLatentAttention, {"rope_dim": 4, "latent_dim": 16}, True),
-        (ka.DifferentialAttention, {}, True),
-        (ka.MultiHeadAttention, {"use_sink": True}, False),
-        (ka.MultiHeadAttention, {"normalization": "sparsemax"}, False),
+        (ka.MultiHeadAttention, {"position": "alibi", "num_key_value_heads": 2}, "float32"),
+        (ka.MultiHeadLatentAttention, {"rope_dim": 4, "latent_dim": 16}, "int8"),
+        (ka.DifferentialAttention, {}, "float32"),
+        (ka.MultiHeadAttention, {"use_sink": True}, "int8"),
+        (ka.MultiHeadAttention, {"normalization": "sparsemax"}, "float32"),
     ],
 )
-def test_a_beginning_is_stored_once(make, options, shared, dtype, monkeypatch):
+def test_a_beginning_is_stored_once(make, options, dtype, monkeypatch):
     monkeypatch.setattr(kv_cache, "SHARED_MULTIPLE", 4)
     layer = built(make(H, 8, **options), X.shape)
     one = layer(X[:1, :5], cache=layer.make_cache(1, 5, dtype))[1]
-    caches = [layer.repeat_cache(one, B), keras.tree.map_structure(lambda x: repeated(x, B), one)]
+    each = keras.tree.map_structure(lambda x: keras.ops.repeat(x, B, axis=0), one)
+    caches = [layer.grow_cache(x, T) for x in (layer.repeat_cache(one, B), each)]
+    shared = not {"use_sink", "normalization"} & options.keys()
     assert ["shared_key" in cache for cache in caches] == [shared, False]
-    caches, outputs = [layer.grow_cache(cache, T) for cache in caches], [[], []]
-    for n, cache in enumerate(caches):
+
+    @quick
+    def decode(cache):
         output, cache = layer(X[:, 5:8], cache=cache, query_mask=REAL)
-        outputs[n].append(masks.clear(output, REAL))
-        cache = layer.cut_cache(layer(X[:, :1], cache=cache)[1], cache["index"])
-        outputs[n] += layer(X[:, 8:], cache=cache, return_attention_scores=True)[:2]
-    (*found, weights), (*expected, of_places) = outputs
+        after = layer.cut_cache(layer(X[:, :1], cache=cache)[1], cache["index"])
+        last, weights, _ = layer(X[:, 8:], cache=after, return_attention_scores=True)
+        return masks.clear(output, REAL), last, weights
+
+    (*found, weights), (*expected, wider) = map(decode, caches)
     for pair in zip(found, expected, strict=True):
         agree(*pair)
-    agree(weights, numpy(of_places)[..., : weights.shape[-1]])
+    agree(weights, numpy(wider)[..., : weights.shape[-1]])
 
 
 # Sizes that are not known
