@@ -204,26 +204,6 @@ def probabilities(model, images):
     return keras.ops.convert_to_numpy(keras.ops.softmax(found["logits"])), weights
 
 
-def draw_weights(path, images, weights, titles):
-    """Writes a picture of images, and beside each what the pooling weighed, over it."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(1.6 * len(images), 3.4), layout="constrained")
-    rows = figure.subplots(2, len(images), squeeze=False)
-    height, width = images.shape[1:3]
-    for n, title in enumerate(titles):
-        for axes in rows[:, n]:
-            axes.imshow(images[n].squeeze(), cmap="gray")
-            axes.set_axis_off()
-        over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "alpha": 0.6}
-        rows[1, n].imshow(weights[n], cmap="magma", interpolation="bilinear", **over)
-        rows[0, n].set_title(title)
-    try:
-        figure.savefig(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--picture {path} cannot be written: {error}") from None
-
-
 def train(argv):
     """Trains a model, unless that is done, and prints how many images it classifies rightly."""
     parser = shared.command_line(PROGRAM, __doc__)
@@ -284,7 +264,11 @@ def predict(argv):
     for name, title in zip(names, titles, strict=True):
         print(f"{name}: {title}")
     if options.picture:
-        draw_weights(options.picture, images, weights, titles)
+        figure = ka.visualization.overlay_attention(images, weights, titles)
+        try:
+            figure.savefig(options.picture)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"--picture {options.picture} cannot be written: {error}") from None
 
 
 main = shared.program(train, predict=predict)

@@ -281,7 +281,8 @@ def command(argv):
             data = imdb_reviews.load(options.data_dir, options.sample)
             with training.devices(options.devices):
                 train(run, *data, options)
-    print(f"test accuracy {run.figures['test_accuracy']:.4f} after {settings['epochs']} epochs")
+    epochs = f"{settings['epochs']} epoch{'s' * (settings['epochs'] != 1)}"
+    print(f"test accuracy {run.figures['test_accuracy']:.4f} after {epochs}")
     sizes = "{train:,} training and {test:,} test reviews".format(**run.figures["sizes"])
     print(f"on {run.figures['dataset']}: {sizes}\nin {output}")
 

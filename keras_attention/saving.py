@@ -140,7 +140,17 @@ def serialize(value):
     if inspect.isfunction(value) or inspect.isbuiltin(value):
         return keras.activations.serialize(value)
     config = keras.saving.serialize_keras_object(value)
-    if isinstance(value, keras.layers.Layer) and keras_private.saving_a_model():
+    if not keras_private.saving_a_model():
+        return config
+    name = type(value).__name__
+    if config.get("registered_name") == name and config["class_name"] == name:
+        warnings.warn(
+            f"{name} is not registered: files of this model load only where custom_objects has "
+            f"it. Decorate the class with "
+            '`@keras.saving.register_keras_serializable(package="my_package")`.',
+            stacklevel=2,
+        )
+    if isinstance(value, keras.layers.Layer):
         # A table of positions shared by layers is still shared after loading. Keras marks the
         # second occurrence, and looks for the first, which has been copied by then.
         config["shared_object_id"] = id(value)
@@ -172,6 +182,19 @@ def _as_written(cls, config):
 _FUNCTIONS = (hints.Activation, "Activation", "Initializer", "Regularizer", "Constraint")
 
 
+# Names that papers and other libraries have for what a slot has under another, or another slot.
+_KNOWN_AS = {
+    **dict.fromkeys(("rope", "roformer"), 'position="rotary"'),
+    **dict.fromkeys(("sinusoidal", "sincos"), "the layer SinCosPositionEmbedding"),
+    "t5": 'position="relative_bias"',
+    "swin": "position=positions.GridRelativeBias(…)",
+    "bahdanau": 'score="additive"',
+    **dict.fromkeys(("luong", "multiplicative", "bilinear"), 'score="general"'),
+    **dict.fromkeys(("sliding_window", "window", "local"), "pattern=patterns.SlidingWindow(…)"),
+    **dict.fromkeys(("lower_triangular", "autoregressive"), 'pattern="causal"'),
+}
+
+
 def slot(kind, base, builtin, value, optional=False):
     """Resolves the argument of a slot: an object, its string id, or its saved config.
 
@@ -188,9 +211,11 @@ def slot(kind, base, builtin, value, optional=False):
         return value
     if isinstance(value, str):
         if value not in builtin:
+            known = _KNOWN_AS.get(value.lower().removesuffix("_attention"))
             raise ValueError(
-                f"Unknown {kind} {value!r}. Expected one of {sorted(builtin)}, or an instance of "
-                f"a subclass of {base.__name__}. Received: {kind}={value!r}"
+                f"Unknown {kind} {value!r}{f', which is {known} here' if known else ''}. Expected "
+                f"one of {sorted(builtin)}, or an instance of a subclass of {base.__name__}. "
+                f"Received: {kind}={value!r}"
             )
         if needed := _needed(builtin[value]):
             raise ValueError(

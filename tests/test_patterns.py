@@ -214,3 +214,16 @@ def test_a_pattern_of_ones_own_computes_compares_and_saves(pattern, attends, tmp
     model.save(tmp_path / "model.keras")
     loaded, _ = keras.saving.load_model(tmp_path / "model.keras")(x)
     np.testing.assert_array_equal(numpy(loaded), numpy(output))
+
+
+class Unregistered(Anything):
+    pass
+
+
+def test_a_file_of_a_class_that_is_not_registered_warns(tmp_path):
+    symbol = keras.Input((None, 4))
+    layer = keras_attention.SelfAttention(2, 3, pattern=Unregistered())
+    model = keras.Model(symbol, layer(symbol))
+    layer.get_config()  # As a copy of a layer asks for it, which is no file.
+    with pytest.warns(UserWarning, match="Unregistered is not registered: .*custom_objects"):
+        model.save(tmp_path / "model.keras")

@@ -6,6 +6,8 @@
 a kernel, add a file, and a line to the list.
 """
 
+import contextlib
+import threading
 import typing
 
 import keras
@@ -87,9 +89,29 @@ RING = Kernel(
 ALIASES = {"one_query": "single_query"}
 
 
+class _State(threading.local):
+    # What `explained` gathers, or None.
+    found: list[str] | None = None
+
+
+_state = _State()
+
+
+@contextlib.contextmanager
+def explained():
+    """A scope that gathers, in the list that it gives, what `explain` says of each problem run."""
+    outer, _state.found = _state.found, []
+    try:
+        yield _state.found
+    finally:
+        _state.found = outer
+
+
 def run(spec, query, key, value, kernel="auto"):
     """The `AttentionResult` of query (B, T, H, K), key (B, S, G, K) and value (B, S, G, V)."""
     chosen, _ = choose(spec, query, key, value, kernel)
+    if _state.found is not None:
+        _state.found.append("{}: {}".format(*explain(spec, query, key, value, kernel)))
     if backend.records_lengths:
         backend.warn_of_recorded_length(key.shape[1])
     by = keras.distribution.distribution() and sequence_parallel.current()

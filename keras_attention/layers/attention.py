@@ -208,6 +208,20 @@ class Attention(BaseAttention):
             )
             return kernels.run(*found)
 
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Which kernel a call with these arguments runs, and why: see `ops.explain`.
+
+        It makes the call. A layer of several attentions has a line of each.
+
+        >>> import keras, keras_attention
+        >>> layer = keras_attention.MultiHeadAttention(num_heads=4, key_dim=8)
+        >>> layer.explain(keras.random.normal((2, 700, 32)), use_causal_mask=True).split("; ")[0]
+        'few_scores: there are few scores, and an operation costs more than its numbers do'
+        """
+        with kernels.explained() as found:
+            self(*args, **kwargs)
+        return "\n".join(found)
+
     def _projected(self, position):
         """The heads of a position's table, as queries and as keys; None without a table."""
         with keras_private.uncast_variables():

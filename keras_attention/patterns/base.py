@@ -186,21 +186,17 @@ class Pattern(saving.Configurable, saved=False):
         )
 
 
-class _WrongPattern(TypeError):
-    """What `booleans` raises, which those of a combination pass on."""
-
-
 def booleans(pattern, i, j):
     """The booleans of a pattern; an additive mask would be inverted."""
     try:
         allowed = pattern.attends(i, j)
-    except _WrongPattern:
-        raise
     except Exception as error:
-        # Each backend raises another error for an array in an `if`, an `and` or a `not`.
-        if not re.search(r"truth value|\bbool|boolean (value|conversion)", str(error), re.I):
+        # Each backend raises another error for an array in an `if`, an `and` or a `not`. One from
+        # here is of a part of a combination.
+        unclear = re.search(r"truth value|\bbool|boolean (value|conversion)", str(error), re.I)
+        if not unclear or str(error).startswith("`attends("):
             raise
-        raise _WrongPattern(
+        raise TypeError(
             f"`attends(self, i, j)` of {type(pattern).__name__} is given arrays of positions. "
             "Combine comparisons of them with `&`, `|` and `~`, each in parentheses, not with "
             f"`and`, `or`, `not` and `if`. Received: {type(error).__name__}: {error}"
@@ -209,7 +205,7 @@ def booleans(pattern, i, j):
     if shapes.is_array(allowed):
         kind = keras.backend.standardize_dtype(allowed.dtype)
     if kind != "bool":
-        raise _WrongPattern(
+        raise TypeError(
             "`attends(self, i, j)` of a pattern must return booleans, True where the query may "
             f"attend to the key. Received: {kind} from {pattern!r}"
         )

@@ -37,11 +37,14 @@ class Scores(dict):
         raise KeyError(name)
 
 
-def read(scores, query_tokens=None, key_tokens=None):
-    """The `Layer`s of the arguments of `plot_attention`, without positions whose word is None."""
+def read(scores, query_tokens=None, key_tokens=None, signed=False):
+    """The `Layer`s of the arguments of `plot_attention`, without positions whose word is None.
+
+    Weights may be negative if they are `signed`.
+    """
     layers = []
     for name, weights in _named(scores).items():
-        weights = _three_axes(name, weights)
+        weights = _three_axes(name, weights, signed)
         queries = _words("query_tokens", query_tokens, name)
         keys = _words("key_tokens", key_tokens, name)
         _, rows, columns = weights.shape
@@ -82,7 +85,7 @@ def _named(scores):
     return named
 
 
-def _three_axes(name, weights):
+def _three_axes(name, weights, signed):
     """Weights (H, T, S) of (T, S), (H, T, S) or (1, H, T, S)."""
     of = f" of {name!r}" if name else ""
     weights = array(weights, of)
@@ -97,17 +100,17 @@ def _three_axes(name, weights):
             f"or collect the scores of one row. Received: `scores`{of} of shape {weights.shape}"
         )
     weights = weights.reshape((-1, *weights.shape[-2:]))
-    if not np.isfinite(weights).all() or weights.min() < 0:
+    if not np.isfinite(weights).all() or (weights.min() < 0 and not signed):
         raise ValueError(
-            f"`scores`{of} must be weights, finite and not negative. Of gradients, or the "
-            "differences of a `DifferentialAttention`, draw `np.maximum(x, 0)` and "
-            "`np.maximum(-x, 0)`. "
+            f"`scores`{of} must be weights, finite and, but for `plot_attention`, not negative. Of "
+            "gradients, or the differences of a `DifferentialAttention`, show `np.maximum(x, 0)` "
+            "and `np.maximum(-x, 0)`. "
             f"Received: numbers from {weights.min()} to {weights.max()}"
         )
     return weights
 
 
-def array(weights, of):
+def array(weights, of, name="scores"):
     """Weights of any backend, on any device and in any dtype, in float32."""
     if hasattr(weights, "detach"):
         # From PyTorch, which has dtypes that NumPy lacks.
@@ -116,7 +119,7 @@ def array(weights, of):
         return np.asarray(weights).astype("float32")
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"`scores`{of} must be an array of numbers. Received: {type(weights).__name__}, "
+            f"`{name}`{of} must be an array of numbers. Received: {type(weights).__name__}, "
             f"which is none: {error}"
         ) from error
 

@@ -1,11 +1,15 @@
-"""`plot_attention`: weights as a matplotlib figure."""
+"""`plot_attention` and `overlay_attention`: weights as a matplotlib figure."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from keras_attention.core.hints import Tensors
+import numpy as np
+
+from keras_attention.core.hints import Tensor, Tensors
+from keras_attention.sequences import shapes
 from keras_attention.visualization import labels
 
 if TYPE_CHECKING:
@@ -14,8 +18,10 @@ if TYPE_CHECKING:
 
 # Inches per position with a readable word, and without.
 READABLE, SMALL = 0.17, 0.13
-# The size limits of a panel, in inches.
-SMALLEST, LARGEST = 1.4, 14.0
+# The size limits of a panel, in inches, and the largest sum of panels side by side.
+SMALLEST, LARGEST, ALL = 1.4, 8.0, 16.0
+# Inches of a series above a panel.
+SERIES = 0.7
 LONGEST_WORD = 24
 LONGEST_HEADING = 100
 COLUMNS = 4
@@ -28,26 +34,39 @@ def plot_attention(
     query_tokens: labels.Tokens | None = None,
     key_tokens: labels.Tokens | None = None,
     title: str | None = None,
-    cmap: str | Colormap = "Blues",
+    cmap: str | Colormap | None = None,
+    *,
+    figsize: tuple[float, float] | None = None,
+    vmax: float | None = None,
+    series: Tensor | None = None,
 ) -> Figure:
     """Draws weights: a row per query, a column per key, dark for large weights.
 
     One head is one heat map, the heads of a layer are a grid, and several layers are a row each.
-    All share one scale, from 0 to the largest weight.
+    The heads of a layer share a scale, from 0 to what the largest weights of three in four queries
+    do not exceed: so the first queries of a causal layer, which see few keys, do not leave the
+    others pale. Larger weights have the last color.
 
     Args:
-        scores, query_tokens, key_tokens: as in `attention_html`.
+        scores, query_tokens, key_tokens: as in `attention_html`; here they may be negative too,
+            such as contributions, gradients, or the weights of a `DifferentialAttention`: two
+            colors then meet at 0.
         title: of the figure.
-        cmap: a matplotlib color map.
+        cmap: a matplotlib color map; by default "Blues", and "RdBu" for numbers with signs.
+        figsize: width and height of the figure in inches; by default as large as its words need.
+        vmax: the end of the scale of all layers.
+        series: (S,) or (S, F), drawn over the keys, above each column of panels.
 
     Returns:
         A `matplotlib.figure.Figure`: `figure.savefig("attention.png")`; a notebook shows it.
         `matplotlib.pyplot` is not used. Words are shown literally: `$` starts no
-        formula, and invisible characters are marked. If there is no room for all words, only some
-        are shown. Fonts are the installed ones; matplotlib warns about missing letters.
+        formula, and invisible characters are marked. If there is no room for all words, some are
+        shown, and without words numbers, at round intervals. Fonts are the installed ones;
+        matplotlib warns about missing letters.
 
     Raises:
-        ValueError, TypeError: `scores` do not have that shape, or the number of words differs.
+        ValueError, TypeError: `scores` do not have that shape, the number of words or the length of
+            the series differs, or `vmax` is not positive.
         ImportError: matplotlib is not installed.
 
     >>> import numpy as np
@@ -57,52 +76,148 @@ def plot_attention(
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['head 1', 'head 2']
     """
-    layers = labels.read(scores, query_tokens, key_tokens)
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "`plot_attention` draws with matplotlib, which is not installed: "
-            '`pip install matplotlib`, or `pip install "keras_attention[visualization]"`'
-        ) from error
+    layers = labels.read(scores, query_tokens, key_tokens, signed=True)
+    shapes.check_optional_positive("vmax", vmax)
     rows = _rows(layers)
+    if series is not None:
+        series = labels.array(series, "", "series")
+        for layer in layers:
+            shapes.check_same("Lengths", keys=layer.weights.shape[2], series=len(series))
     columns = max(len(row) for row in rows)
     unit = READABLE if len(rows) == columns == 1 else SMALL
     heights = [_inches(row, 1, unit) for row in rows]
     widths = [_inches([x[n] for x in rows if n < len(x)], 2, unit) for n in range(columns)]
+    smaller = min(1, ALL / sum(widths), ALL / sum(heights))
+    heights, widths = ([smaller * size for size in sizes] for sizes in (heights, widths))
+    above = 0 if series is None else 1
     tokens = [word for layer in layers for word in [*(layer.queries or ()), *(layer.keys or ())]]
     title = _short(labels.visible(str(title)), LONGEST_HEADING) if title else None
+    figure_class = _figure_class("plot_attention")
     family = _families([*tokens, *(layer.name for layer in layers), title or ""])
     text = {"parse_math": False, "usetex": False, "fontfamily": family}
 
     width = sum(widths) + BETWEEN * columns + AROUND + _beside(layers, "queries")
     height = sum(heights) + len(rows) * (BETWEEN + _beside(layers, "keys")) + AROUND / 2
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = figure_class(figsize or (width, height + above * SERIES), layout="constrained")
     panels = figure.subplots(
-        len(rows), columns, squeeze=False, width_ratios=widths, height_ratios=heights
+        above + len(rows),
+        columns,
+        squeeze=False,
+        width_ratios=widths,
+        height_ratios=[SERIES] * above + heights,
     )
-    largest = max(float(layer.weights.max()) for layer in layers) or 1.0
-    for axes, row, height in zip(panels, rows, heights, strict=True):
+    lines, panels = panels[:above], panels[above:]
+    ends = {id(layer): vmax or _end(layer.weights) for layer in layers}
+    signed = any(layer.weights.min() < 0 for layer in layers)
+    cmap = cmap or ("RdBu" if signed else "Blues")
+    for n, (axes, row, height) in enumerate(zip(panels, rows, heights, strict=True)):
         for column, (layer, head) in enumerate(row):
-            image = axes[column].imshow(
-                layer.weights[head], vmin=0, vmax=largest, cmap=cmap, aspect="auto"
-            )
+            end = ends[id(layer)]
+            scale = {"vmin": -end if signed else 0, "vmax": end, "cmap": cmap}
+            image = axes[column].imshow(layer.weights[head], aspect="auto", **scale)
             heading = [layer.name] if layer.name and len(layers) > 1 else []
             heading += [f"head {head + 1}"] if len(layer.weights) > 1 else []
             axes[column].set_title(_short(", ".join(heading), LONGEST_HEADING), fontsize=9, **text)
-            _label(axes[column].yaxis, layer.queries if column == 0 else None, height, text)
-            _label(axes[column].xaxis, layer.keys, widths[column], text, rotation=90)
+            _, queries, keys = layer.weights.shape
+            words = layer.queries if column == 0 else []
+            _label(axes[column].yaxis, words, queries, height, text)
+            turned = {} if layer.keys is None else {"rotation": 90}
+            _label(axes[column].xaxis, layer.keys, keys, widths[column], text, **turned)
             axes[column].tick_params(length=2, pad=2)
         for unused in axes[len(row) :]:
             unused.set_axis_off()
         axes[0].set_ylabel("query")
+        if len(layers) > 1 or n == len(rows) - 1:
+            beside = axes if len(layers) > 1 else panels
+            beyond = np.abs(layer.weights).max() > end
+            extend = "neither" if not beyond else "both" if signed else "max"
+            shrink = min(1, 4 / (height if len(layers) > 1 else sum(heights)))
+            figure.colorbar(image, ax=beside, label="weight", shrink=shrink, extend=extend)
+    for row in lines:
+        for axes, panel in zip(row, panels[0], strict=True):
+            if panel.axison:
+                axes.plot(series, linewidth=1)
+                axes.set_xlim(panel.get_xlim())
+            axes.set_axis_off()
     for column in range(columns):
         lowest = max(number for number, row in enumerate(rows) if len(row) > column)
         panels[lowest][column].set_xlabel("key")
-    figure.colorbar(image, ax=panels, label="weight", shrink=min(1, 4 / sum(heights)))
     if title:
         figure.suptitle(title, **text)
     return figure
+
+
+def overlay_attention(
+    images: Tensor,
+    weights: Tensor,
+    titles: Sequence[str] | None = None,
+    cmap: str | Colormap = "magma",
+) -> Figure:
+    """Draws images, and below each the weights of its patches over it.
+
+    Args:
+        images: (N, height, width), or with an axis of 1 or 3 channels after it.
+        weights: (N, rows, columns), one for each patch, such as those of a pooling or of a class
+            token, reshaped to the grid of patches.
+        titles: N of them.
+        cmap: a matplotlib color map, of the weights.
+
+    Returns:
+        A `matplotlib.figure.Figure`.
+
+    Raises:
+        ValueError, TypeError: the arrays do not have such shapes, or the numbers of rows differ.
+        ImportError: matplotlib is not installed.
+
+    >>> import numpy as np
+    >>> from keras_attention.visualization import overlay_attention
+    >>> images, weights = np.random.rand(2, 32, 32, 3), np.random.rand(2, 4, 4)
+    >>> len(overlay_attention(images, weights, ["cat", "dog"]).axes)
+    4
+    """
+    pictures, weights = labels.array(images, "", "images"), labels.array(weights, "", "weights")
+    colors = pictures.shape[3:]
+    if weights.ndim != 3 or pictures.ndim not in (3, 4) or colors not in ((), (1,), (3,)):
+        raise ValueError(
+            "`images` must be (N, height, width), with 1 or 3 channels after it or none, and "
+            "`weights` (N, rows, columns). Received: "
+            f"images.shape={pictures.shape}, weights.shape={weights.shape}"
+        )
+    titles = [""] * len(pictures) if titles is None else list(map(str, titles))
+    sizes = {"images": len(pictures), "weights": len(weights), "titles": len(titles)}
+    shapes.check_same("Numbers", **sizes)
+    lowest, highest = pictures.min(initial=0), pictures.max(initial=0)
+    pictures = (pictures - lowest) / max(highest - lowest, 1e-9)
+    width = max(1.6 * len(pictures), SMALLEST)
+    figure = _figure_class("overlay_attention")(figsize=(width, 3.4), layout="constrained")
+    rows = figure.subplots(2, max(1, len(pictures)), squeeze=False)
+    height, width = pictures.shape[1:3]
+    for n, title in enumerate(titles):
+        for axes in rows[:, n]:
+            axes.imshow(pictures[n].squeeze(), cmap="gray", vmin=0, vmax=1)
+            axes.set_axis_off()
+        over = {"extent": (-0.5, width - 0.5, height - 0.5, -0.5), "alpha": 0.6}
+        rows[1, n].imshow(weights[n], cmap=cmap, interpolation="bilinear", **over)
+        rows[0, n].set_title(title, parse_math=False, usetex=False)
+    return figure
+
+
+def _figure_class(function):
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            f"`{function}` draws with matplotlib, which is not installed: `pip install matplotlib`"
+        ) from error
+    return Figure
+
+
+def _end(weights):
+    """The end of a scale, which the largest weights of three in four queries do not exceed."""
+    largest = np.abs(weights).max(axis=-1)
+    seen = largest[largest > 0]
+    # One of them, and none between two.
+    return float(np.quantile(seen, 0.75, method="higher")) if seen.size else 1.0
 
 
 def _rows(layers):
@@ -130,16 +245,20 @@ def _short(word, letters):
     return word if len(word) <= letters else word[: letters - 1] + "…"
 
 
-def _label(axis, tokens, inches, text, **options):
-    """Words at an axis, only some if all would not be readable."""
-    if tokens is None:
-        axis.set_ticks([])
-        return
-    pitch = 72 * inches / len(tokens)
-    step = math.ceil(6.5 / pitch)
-    shown = [_short(word, LONGEST_WORD) for word in tokens[::step]]
-    size = min(9, 0.8 * step * pitch)
-    axis.set_ticks(range(0, len(tokens), step), shown, fontsize=size, **text, **options)
+def _label(axis, tokens, count, inches, text, **options):
+    """Words at an axis, or numbers without any; at round intervals if not all can be read."""
+    pitch = 72 * inches / count
+    shown = [] if tokens == [] else range(count)
+    if shown and (tokens is not None or count > 1):
+        readable = 6.5 / pitch if tokens is not None else 18 / pitch
+        steps = (n * 10**power for power in range(7) for n in (1, 2, 5))
+        shown = range(0, count, next(step for step in steps if step >= readable))
+    elif tokens is None:
+        shown = []
+    words = [_short(str(n) if tokens is None else tokens[n], LONGEST_WORD) for n in shown]
+    step = shown.step if shown else 1
+    size = min(9 if tokens is not None else 8, 0.8 * step * pitch)
+    axis.set_ticks(list(shown), words, fontsize=size, **text, **options)
 
 
 def _families(words):

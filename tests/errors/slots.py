@@ -87,7 +87,9 @@ ROWS = {
     "None, from `prepare_key`": (TypeError, lambda: scored("prepare_key", lambda self, key: None)),
     "`Unbegun.__init__` must begin": (TypeError, lambda: ka.Attention(score=Unbegun(2))),
     "score='reduced_rank'": lambda: ka.Attention(score="reduced_rank"),
-    "Unknown score 'dots'.*'additive'": lambda: ka.Attention(score="dots"),
+    "Unknown score 'dots'. Expected .*'additive'": lambda: ka.Attention(score="dots"),
+    "'luong', which is score=\"general\" here": lambda: ka.Attention(score="luong"),
+    "'RoPE', which is position=\"rotary\" here": lambda: ka.Attention(position="RoPE"),
     "max_length=4.*Received: 5": lambda: ka.Attention(score=scores.Location(4))(X, Y),
     "keys up to 5": lambda: over(slots={"score": scores.Location(5)}, positions=[[0, 1, 5]]),
     # Normalizations and regularizers

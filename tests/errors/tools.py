@@ -187,6 +187,12 @@ ROWS = {
     "an array of numbers.*list": (TypeError, html([["a", "b"]])),
     "decoder/attention": (KeyError, lambda: labels.Scores()["decoder/attention"]),
     "Received: function": (TypeError, lambda: visualization.collect_attention(lambda x: x, X)),
+    "keys=2, series=3": lambda: visualization.plot_attention(WEIGHTS, series=zeros(3)),
+    "`vmax` must be": lambda: visualization.plot_attention(WEIGHTS, vmax=0),
+    r"images.shape=\(1, 4\), weights.shape=\(1, 2, 2\)": lambda: visualization.overlay_attention(
+        zeros(1, 4), zeros(1, 2, 2)
+    ),
+    "images=2, weights=1": lambda: visualization.overlay_attention(zeros(2, 4, 4), zeros(1, 2, 2)),
     "'a', not built": lambda: visualization.collect_attention(ka.SelfAttention(2, 4, name="a"), X),
     "FeedForward": lambda: visualization.collect_attention(built(ka.FeedForward(8, name="a")), X),
     r"a layer at least. Received: \{\}": html({}),

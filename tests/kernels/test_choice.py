@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_attention
 from keras_attention import ops
 from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
@@ -40,6 +41,9 @@ def test_explain_names_the_kernel_its_cost_and_why_no_other_runs():
     found = ops.explain(*inputs, normalization="hard").split("; ")
     assert found[:2] == ["reference: the normalization is not softmax", "time and memory O(T · S)"]
     assert "not 'single_query': there is more than one query" in found
+    layer = keras_attention.MultiHeadAttention(2, 3, normalization="hard")
+    said = layer.explain(random(1, 5, 4), use_causal_mask=True).split("; ")
+    assert said[:3] == [*found[:2], "mask: pattern Causal()"]
 
 
 def test_explain_says_what_the_mask_combines():

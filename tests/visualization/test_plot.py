@@ -10,7 +10,7 @@ matplotlib = pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: E402
 
-from keras_attention.visualization import labels, plot_attention  # noqa: E402
+from keras_attention.visualization import labels, overlay_attention, plot_attention  # noqa: E402
 from tests.visualization.small_page import weights  # noqa: E402
 
 WORDS = ["The", "cat", "sat", "on", "the", "mat", "."]
@@ -35,11 +35,14 @@ def rendered(figure):
     return canvas
 
 
-def assert_drawn(figure, heads):
-    """The weights, on one scale."""
+def assert_drawn(figure, heads, end=None, start=0):
+    """The weights, on one scale, which those of a quarter of the queries may exceed."""
+    if end is None:
+        largest = np.sort(heads.max(axis=-1).ravel())
+        end = largest[int(np.ceil(0.75 * (len(largest) - 1)))]
     for axes, head in zip(panels(figure), heads, strict=True):
         np.testing.assert_allclose(axes.images[0].get_array(), head, rtol=1e-6)
-        assert axes.images[0].get_clim() == (0, pytest.approx(heads.max()))
+        assert axes.images[0].get_clim() == pytest.approx((start, end))
 
 
 def assert_all_within(figure):
@@ -128,10 +131,48 @@ def test_of_a_thousand_words_every_few_are_shown():
     figure = plot_attention(weights(1000, 1000), long)
     (axes,) = panels(figure)
     shown = said(axes.yaxis)
-    assert 50 < len(shown) < 200
+    assert 40 < len(shown) < 200
     assert [long.index(word) for word in shown] == [int(tick) for tick in axes.get_yticks()]
     assert_apart(axes.yaxis, rendered(figure).get_renderer(), vertical=True)
     assert max(figure.get_size_inches()) < 20
+
+
+def test_positions_without_words_are_numbers_at_round_intervals():
+    for length, step in ((30, 2), (120, 5), (1000, 50)):
+        (axes,) = panels(plot_attention(weights(length, length)))
+        assert axes.get_yticks().tolist() == list(range(0, length, step))
+        assert said(axes.yaxis) == [str(n) for n in range(0, length, step)]
+
+
+def test_numbers_with_signs_a_given_scale_and_a_series():
+    scores, series = weights(2, 5, 7) - 0.1, np.sin(np.arange(7))
+    figure = plot_attention(scores, figsize=(5, 4), vmax=0.25, series=series)
+    lines, drawn = figure.axes[:2], [axes for axes in figure.axes if axes.images]
+    for axes, head in zip(drawn, scores, strict=True):
+        np.testing.assert_allclose(axes.images[0].get_array(), head, rtol=1e-6)
+        assert axes.images[0].get_clim() == (-0.25, 0.25)
+    for axes, panel in zip(lines, drawn, strict=True):
+        np.testing.assert_allclose(axes.lines[0].get_ydata(), series)
+        assert axes.get_xlim() == panel.get_xlim()
+    assert figure.get_size_inches().tolist() == [5, 4]
+
+
+def test_many_layers_have_a_scale_each_and_fit_a_screen():
+    layers = {f"layer {n}": weights(8, 60, 60) / n for n in range(1, 13)}
+    figure = plot_attention(layers)
+    ends = [panel.images[0].get_clim()[1] for panel in panels(figure)[::8]]
+    assert ends[0] > 5 * ends[-1] > 0
+    assert max(figure.get_size_inches()) < 26
+
+
+@pytest.mark.parametrize("colors", [(), (1,), (3,)])
+def test_weights_over_images(colors):
+    images, grids = weights(2, 8, 6, *colors) * 255, weights(2, 4, 3)
+    figure = overlay_attention(images, grids, ["$a", "b"])
+    first, second = (axes.images for axes in figure.axes[::2])
+    np.testing.assert_allclose(second[1].get_array(), grids[0])
+    assert first[0].get_array().shape == second[0].get_array().shape == images.squeeze()[0].shape
+    assert figure.axes[0].get_title() == "$a" and second[1].get_extent() == [-0.5, 5.5, 7.5, -0.5]
 
 
 def test_words_of_tensorflow_are_bytes():
