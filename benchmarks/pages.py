@@ -213,9 +213,8 @@ def llama_block():
     columns |= {"compiled": ("_torch", "transformers_compiled")}
     works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
     rows = {
-        f"{dtype}-{length}-{work}": f"{dtype}, T{length}, {words}"
+        f"{dtype}-2048-{work}": f"{dtype}, T2048, {words}"
         for dtype in ("bfloat16", "float32")
-        for length in (512, 2048)
         for work, words in works.items()
     }
 
