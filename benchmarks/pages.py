@@ -44,7 +44,8 @@ def measured(name, shown):
     if report.get("onednn") is not None:
         parts.append(f"oneDNN {'on' if report['onednn'] else 'off'}")
     if machine["device"] == "CPU":
-        parts.append(f"{machine['cores']} cores of {machine['processor']}")
+        cores = machine["cores"]
+        parts.append(f"{cores} core{'s' * (cores > 1)} of {machine['processor']}")
         parts += [name for name in machine.get("vector extensions", ()) if name != "avx2"]
     else:
         parts.append(machine["device"])
@@ -212,9 +213,8 @@ def llama_block():
     columns |= {"compiled": ("_torch", "transformers_compiled")}
     works = {"forward": "forward", "training": "training step", "tokens": "64 tokens, caches"}
     rows = {
-        f"{dtype}-{length}-{work}": f"{dtype}, T{length}, {words}"
+        f"{dtype}-2048-{work}": f"{dtype}, T2048, {words}"
         for dtype in ("bfloat16", "float32")
-        for length in (512, 2048)
         for work, words in works.items()
     }
 
@@ -273,6 +273,20 @@ def linear():
     return grid("CPU time", files, rows, cell)
 
 
+def long_sequences():
+    """Time and memory of a training step over 16,384 tokens, on TensorFlow."""
+    titles = {
+        "all pairs": "`MultiHeadAttention`, all pairs",
+        "window": "the same in a window of 256 tokens",
+        "LinearAttention": "`LinearAttention`",
+    }
+    rows = [
+        [titles[name], figure(row["seconds"], " s"), figure(row["MiB"], " MiB")]
+        for name, row in named("long_sequences_tensorflow").items()
+    ]
+    return measured("long_sequences_tensorflow", table(["layer", "CPU time", "memory"], rows))
+
+
 def mean(rows, value, **wanted):
     """The mean of a field of the rows that have some others, or None where there are none."""
     found = [row[value] for row in rows if value in row and wanted.items() <= row.items()]
@@ -323,7 +337,7 @@ TABLES = {
     **{
         table.__name__.replace("_", " "): table
         for table in (
-            *(linear, over_length, generation, llama_block, chats),
+            *(linear, long_sequences, over_length, generation, llama_block, chats),
             *(square_sequences, movie_reviews, choosing),
         )
     },

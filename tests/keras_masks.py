@@ -57,6 +57,7 @@ RECURRENT = {
     "SimpleRNN": lambda **kwargs: layers.SimpleRNN(3, **kwargs),
     "Bidirectional": lambda **kwargs: layers.Bidirectional(layers.GRU(3, **kwargs)),
 }
+MIXED = " of masked and unmasked"
 MERGING = ("Add", "Average", "Concatenate", "Maximum", "Minimum", "Multiply", "Subtract")
 ATTENTION = {
     "AdditiveAttention": (),
@@ -109,7 +110,7 @@ def calls():
     for name in MERGING:
         layer = getattr(layers, name)()
         found[f"{name} of masked"] = lambda x, layer=layer: layer([x, x])
-        found[f"{name} of masked and unmasked"] = lambda x, layer=layer: layer([x, plain()])
+        found[f"{name}{MIXED}"] = lambda x, layer=layer: layer([x, plain()])
     for name, arguments in ATTENTION.items():
         layer = getattr(layers, name)(*arguments)
         found[name] = lambda x, layer=layer: layer(*_query_and_value(layer, x, x))
@@ -148,10 +149,14 @@ def outcomes():
 
 
 def table(found):
-    """Outcomes in Markdown, a row for each."""
+    """Outcomes in Markdown, a row for each but those by which padding is never read."""
     lines = ["| the mask is | by |", "| --- | --- |"]
-    for title in (KEPT, KEPT_READS, USED, DROPPED, FILLED, POOLED, ERROR):
-        lines.append(f"| {title} | {', '.join(f'`{n}`' for n, o in found.items() if o == title)} |")
+    for title in (KEPT_READS, DROPPED, FILLED, POOLED, ERROR):
+        names = [name for name, outcome in found.items() if outcome == title]
+        merging = [name.removesuffix(MIXED) for name in names if name.endswith(MIXED)]
+        cells = [", ".join(f"`{name}`" for name in names if not name.endswith(MIXED))]
+        cells.append(", ".join(f"`{name}`" for name in merging) + MIXED if merging else "")
+        lines.append(f"| {title} | {'; '.join(filter(None, cells))} |")
     return "\n".join(lines)
 
 

@@ -28,7 +28,8 @@ def table():
     _, text = PAGE.read_text(encoding="utf-8").split("\n## Transforms\n", 1)
     rows = [line for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")][2:]
     cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows]
-    return {cell[0]: cell[1 + COLUMNS.index(BACKEND)] for cell in cells}
+    column = 1 + COLUMNS.index(BACKEND)
+    return {name: cell[column] for cell in cells for name in cell[0].split("; ")}
 
 
 CELLS = table()

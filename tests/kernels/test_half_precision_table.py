@@ -40,25 +40,31 @@ OPTIONS = {
 }
 
 
+# The columns of a backend, each with whether it is of a GPU.
+COLUMNS = {
+    "tensorflow": [("TensorFlow; JAX on CPU", False), ("TensorFlow; JAX on CPU", True)],
+    "jax": [("TensorFlow; JAX on CPU", False), ("JAX on GPU", True)],
+    "torch": [("PyTorch on CPU", False), ("PyTorch on GPU", True)],
+}
+
+
 def table():
-    """Cells by row and column."""
+    """Cells by option and column: a row has several options."""
     text = PAGE.read_text(encoding="utf-8").split("### Kernels in half precision\n", 1)[1]
     lines = [line for line in text.split("\n##")[0].splitlines() if line.startswith("|")]
     names, _, *rows = [[x.strip() for x in line.strip("|").split(" | ")] for line in lines]
-    return {(row[0], name): cell for row in rows for name, cell in zip(names, row, strict=True)}
-
-
-def columns():
-    """Those of this backend: whether it is a GPU, by the name of a column."""
-    named = {"tensorflow": "TensorFlow", "jax": "JAX", "torch": "PyTorch"}[BACKEND]
-    devices = {"CPU": False, "GPU": True}
-    return {f"{named}, {device}": gpu for device, gpu in devices.items()}
+    return {
+        (option, name): cell
+        for row in rows
+        for option in row[0].split("; ")
+        for name, cell in zip(names, row, strict=True)
+    }
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("column", columns())
-def test_cells_are_the_kernels_that_run(column, dtype, monkeypatch):
-    if columns()[column]:
+@pytest.mark.parametrize(("column", "gpu"), COLUMNS[BACKEND])
+def test_cells_are_the_kernels_that_run(column, gpu, dtype, monkeypatch):
+    if gpu:
         monkeypatch.setattr(backend, "on_accelerator", lambda _: True)
         if BACKEND == "jax":
             as_on_a_gpu(monkeypatch)
