@@ -1,4 +1,4 @@
-"""option.diff adds an option to all attention layers: docs/design.md says that it is all it takes."""
+"""option.diff is all that an option of all attention layers takes, as docs/design.md says."""
 
 import re
 import shutil
