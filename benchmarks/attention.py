@@ -86,7 +86,7 @@ MASKED, WINDOW, XLA = (
 FORWARD, BFLOAT16, MEMORY = {"training": False}, {"dtype": "bfloat16"}, {"figure": "memory"}
 MODELS, APART = {"ours": OUR_MODEL, "other": THEIR_MODEL}, {"same": False}
 # Training steps with what most models have, forward passes, numbers of bfloat16, and the same
-# attention within a model. The words are those of docs/measured.md.
+# attention within a model.
 WORKS = {
     "{}-forward": ("forward", FORWARD, {}),
     "{}-training": ("training step", {}, {}),

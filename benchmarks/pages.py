@@ -36,20 +36,21 @@ def named(name):
     return {row["name"]: row for row in results(name)["rows"]}
 
 
-def measured(name, shown):
-    """A table, after a line of what its file was measured on."""
-    report = results(name)
-    backend, versions, machine = (report[field] for field in ("backend", "versions", "machine"))
-    parts = [f"{BACKENDS[backend]} {versions[backend]}", f"Keras {versions['keras']}"]
-    if report.get("onednn") is not None:
-        parts.append(f"oneDNN {'on' if report['onednn'] else 'off'}")
+def measured(shown, *names):
+    """A table, after a line of what its files were measured on: the machine of the first."""
+    reports = [results(name) for name in names]
+    frameworks = (f"{BACKENDS[who]} {x['versions'][who]}" for x in reports if (who := x["backend"]))
+    machine, keras = reports[0]["machine"], reports[0]["versions"]["keras"]
+    parts = [*dict.fromkeys(frameworks), f"Keras {keras}"]
+    if len(names) == 1 and reports[0].get("onednn") is not None:
+        parts.append(f"oneDNN {'on' if reports[0]['onednn'] else 'off'}")
     if machine["device"] == "CPU":
         cores = machine["cores"]
         parts.append(f"{cores} core{'s' * (cores > 1)} of {machine['processor']}")
         parts += [name for name in machine.get("vector extensions", ()) if name != "avx2"]
     else:
         parts.append(machine["device"])
-    return f"{', '.join(parts)}; {report['date'][:10]}.\n\n{shown}"
+    return f"{', '.join(parts)}; {reports[0]['date'][:10]}.\n\n{shown}"
 
 
 # Cells and tables
@@ -69,10 +70,12 @@ def grid(corner, columns, rows, cell):
     return table([corner, *columns], lines)
 
 
-def across(corner, name, settings, cell, rows):
+def across(corner, name, settings, cell, rows, machine=True):
     """A table with a column for each setting: `rows` are titles by the names of rows."""
-    files = {title: named(f"{name}{end}") for title, end in settings.items()}
-    return grid(corner, files, rows, lambda file, row: cell(file.get(row)))
+    names = {title: f"{name}{end}" for title, end in settings.items()}
+    files = {title: named(name) for title, name in names.items()}
+    shown = grid(corner, files, rows, lambda file, row: cell(file.get(row)))
+    return measured(shown, *names.values()) if machine else shown
 
 
 def figure(value, unit=""):
@@ -111,64 +114,54 @@ def sized(batch, length, features, heads):
     return f"T{length} (B{batch} D{features} H{heads})"
 
 
-LENGTHS = {sized(*four): name for name, four in attention.SIZES.items()}
-SUMMARY = {f"{name}-training": f"training step, {size}" for size, name in LENGTHS.items()}
-SUMMARY["long-all-three"] = "training step, T4096, padding, causal, dropout 0.1"
-SUMMARY["window-training"] = "T8192 (B1 D256 H4), a window of 257 keys"
-# The second line of a position has its size alone.
+SIZES = {name: sized(*four) for name, four in attention.SIZES.items()}
+SUMMARY = {
+    **{f"{name}-training": size for name, size in SIZES.items()},
+    "long-all-three": "T4096, padding, causal, dropout 0.1",
+    "long-bias": "T4096, a bias for all pairs",
+    "medium-bfloat16-forward": "forward, T512, bfloat16",
+    "long-bfloat16-training": "T4096, bfloat16",
+    "long-training-xla": "T4096, XLA",
+}
 POSITIONS = {
-    name.format(length): f"{work}, {sized(*four)}" if length == 1024 else sized(*four)
-    for name, (work, *_) in attention.POSITIONS.items()
-    for length, four in attention.PARTS.items()
+    name.format(length): f"{titled}, T{length}"
+    for name, titled in (
+        *((f"{name}-{{}}", f"`{name}`") for name in ("rotary", "alibi", "relative_bias")),
+        ("shaw-{}", "Shaw's embeddings"),
+    )
+    for length in attention.PARTS
 }
 LONG = {name: work for name, (work, *_) in attention.LONG.items()}
-EAGER = {name: work for name, (work, _) in eager.ROWS.items()}
-TIME = "time, ours / Keras's layer"
-# With a column for each setting: what is over the titles, the files, what a cell has, and titles by
-# the names of rows.
-ACROSS = {
-    "summary": (TIME, "attention", SETTINGS, ratio, SUMMARY),
-    "positions": ("time of a training step", "attention", SETTINGS, ratio, POSITIONS),
-    "long": ("", "attention", SETTINGS, ratio_or_memory, LONG),
-    "eager": ("time", "eager", BY_BACKEND, over_other, EAGER),
+EAGER = {name: eager.ROWS[name][0] for name in ("layer", "block", "token")}
+CHATS = {name: models.ROWS[name][0] for name in ("chat-first", "chat-tokens", "chat-rows")}
+GPU = {
+    "layer-2048-plain": "T2048",
+    "layer-8192-plain": "T8192",
+    "layer-32768-plain": "T32768",
+    "layer-2048-padding-dropout": "T2048, padding, dropout 0.1",
+    "layer-8192-padding-dropout": "T8192, padding, dropout 0.1",
+    "padded-left-8192": "T8192, causal, padding on the left",
+    "causal-window-8192": "T8192, a causal window of 128 keys",
+    "causal-rotary-grouped-8192": "T8192, causal, `rotary` and grouped heads / plain causal",
+    "alibi-2048": "T2048, causal, `alibi` / plain causal",
+    "alibi-8192": "T8192, causal, `alibi` / plain causal",
+    "block-8192": "Llama's block, T8192 / KerasHub's",
+    "alone-bfloat16-8192-training": "`ops.attend`, padding, T8192 / PyTorch's kernel without",
+    "bfloat16-512-tokens-transformers": "Llama's block, 64 tokens with caches / `transformers`",
+    "decoding-reading": "a token over a cache of 8192 / reading the cache",
 }
-
-
-def by_length(end):
-    """All tasks of benchmarks.attention at three lengths, for one setting."""
-    found = named(f"attention{end}")
-    cell = lambda length, work: ratio(found.get(work.format(length)))  # noqa: E731
-    works = {name: work for name, (work, *_) in attention.WORKS.items()}
-    return measured(f"attention{end}", grid(TIME, LENGTHS, works, cell))
-
-
-def over_length():
-    """Time and memory of a training step over the length, as in the plot."""
-    rows = []
-    for row in results("attention_over_length")["rows"]:
-        sides = [row.get(who, {}) for who in ("ours", "other")]
-        rows.append([f"{int(row['name'].removeprefix('over-')):,}"])
-        rows[-1] += [f"{side['ms']:,.0f} ms" if "ms" in side else "" for side in sides]
-        rows[-1] += [figure(side.get("GB"), " GB") for side in sides]
-    head = ["length", "time, ours", "time, Keras's", "memory, ours", "memory, Keras's"]
-    return measured("attention_over_length", table(head, rows))
-
-
-def gpu(name):
-    """What was measured on a GPU, of a backend."""
-    report, rows = results(name), []
-    for row in report["rows"]:
-        times = (
-            found["error"].replace("|", "/")[:60] if "error" in found else figure(found.get("ms"))
-            for found in (row.get("ours") or {}, row.get("other") or {})
-        )
-        rows.append([row["work"], row["against"], *times, ratio(row)])
-    head = ["work", "against", "ours, ms", "other, ms", "ours / other"]
-    checks = [check["agrees"] for check in report["kernels"]]
-    apart = len(checks) - sum(checks)
-    checked = f"{len(checks)} comparisons of kernels with `reference`, {apart} apart."
-    shown = measured(name, f"{checked}\n\n{table(head, rows)}")
-    return f"### {BACKENDS[report['backend']]} on a GPU\n\n{shown}"
+ON_GPU = {"JAX": "_jax", "PyTorch": "_torch"}
+TIME = "time, ours / Keras's layer"
+# With a column for each setting: what is over the titles, the files, what a cell has, titles by the
+# names of rows, and whether the machine is named, where the page does not say it.
+ACROSS = {
+    "summary": ("training step, ours / Keras's", "attention", SETTINGS, ratio, SUMMARY),
+    "positions": ("training step, with / without", "attention", SETTINGS, ratio, POSITIONS, False),
+    "long": ("", "attention", SETTINGS, ratio_or_memory, LONG, False),
+    "chats": ("time, ours / `transformers`", "chat", BY_BACKEND, over_other, CHATS),
+    "eager": ("time", "eager", BY_BACKEND, over_other, EAGER, False),
+    "gpu": (TIME, "gpu", ON_GPU, ratio, GPU),
+}
 
 
 def whole_models():
@@ -177,17 +170,7 @@ def whole_models():
     for name, (*words, _) in models.ROWS.items():
         if not name.startswith(("language", "chat")):
             rows.append([*words, *seconds(found[name]), over_other(found[name])])
-    return measured("models", table(["work", "against", "ours", "other", "ours / other"], rows))
-
-
-def chats():
-    """`generate` beside that of `transformers` on PyTorch, on each backend."""
-    rows = []
-    for name, backend in BACKENDS.items():
-        for row, found in named(f"chat_{name}").items():
-            rows.append([backend, models.ROWS[row][0], *seconds(found), over_other(found)])
-    head = ["ours on", "6 layers of 256", "ours", "theirs", "ours / theirs"]
-    return measured("chat_tensorflow", table(head, rows))
+    return measured(table(["work", "against", "ours", "other", "ours / other"], rows), "models")
 
 
 def generation():
@@ -280,7 +263,7 @@ def long_sequences():
         [titles[name], figure(row["seconds"], " s"), figure(row["MiB"], " MiB")]
         for name, row in named("long_sequences_tensorflow").items()
     ]
-    return measured("long_sequences_tensorflow", table(["layer", "CPU time", "memory"], rows))
+    return measured(table(["layer", "CPU time", "memory"], rows), "long_sequences_tensorflow")
 
 
 def mean(rows, value, **wanted):
@@ -326,13 +309,11 @@ def movie_reviews():
 
 TABLES = {
     **{name: functools.partial(across, *given) for name, given in ACROSS.items()},
-    **{title.lower(): functools.partial(by_length, end) for title, end in SETTINGS.items()},
     "models": whole_models,
-    "gpu": lambda: "\n".join(map(gpu, ("gpu_jax", "gpu_torch"))),
     **{
         table.__name__.replace("_", " "): table
         for table in (
-            *(linear, long_sequences, over_length, generation, llama_block, chats),
+            *(linear, long_sequences, generation, llama_block),
             *(square_sequences, movie_reviews, choosing),
         )
     },

@@ -1,4 +1,4 @@
-"""The tree of files in docs/design.md, made of the first line of each: `python -m tests.tree`."""
+"""The tree of folders in docs/design.md, of the first line of each: `python -m tests.tree`."""
 
 import ast
 import pathlib
@@ -7,8 +7,6 @@ import re
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_attention"
 PAGE = ROOT / "docs/design.md"
-# The folder whose files one reads to follow a call; of others the tree has a line.
-READ = "kernels"
 
 
 def first_line(path):
@@ -20,21 +18,12 @@ def first_line(path):
     return line.rstrip(".:")
 
 
-def lines(folder, indent="  ", files=True):
-    """The lines of the folders in a folder, and of its files if they are to be listed."""
-    width = 24 - len(indent)
-    for path in sorted(folder.glob("*.py")):
-        if files and path.stem != "__init__":
-            yield f"{indent}{path.name:<{width}} {first_line(path)}"
-    for path in sorted(folder.glob("*/__init__.py")):
-        yield f"{indent}{path.parent.name + '/':<{width}} {first_line(path)}"
-        yield from lines(path.parent, indent + "  ", READ in path.parts)
-
-
 def tree():
-    """The lines of the package in the tree."""
-    found = ["keras_attention/", *lines(PACKAGE)]
-    return "".join(f"    {line}\n" for line in found)
+    """The lines of the package in the tree: its folders, not what is in these."""
+    lines = ["keras_attention/"]
+    for path in sorted(PACKAGE.glob("*/__init__.py")):
+        lines.append(f"  {path.parent.name + '/':<22} {first_line(path)}")
+    return "".join(f"    {line}\n" for line in lines)
 
 
 def replaced(page):

@@ -27,16 +27,29 @@ def outside(page, link):
 def on_files(files, config):
     """The site's files, and a page for each file outside docs/ that a page links to."""
     pages = [file for file in files if file.is_documentation_page()]
-    for page in pages:
-        for _, link in LINK.findall(page.content_string):
-            path = outside(page.src_uri, link)
-            if path is None or files.get_file_from_path(shown_at(path)) is not None:
-                continue
-            if (ROOT / path).is_file():
-                files.append(File.generated(config, shown_at(path), content=shown(path)))
-            else:
-                log.warning(f"{page.src_uri} links to {path}, which is no file")
+    found = [(page.src_uri, path) for page in pages for path in linked(page)]
+    for page, path in found:  # It grows by what the shown files link to.
+        if files.get_file_from_path(shown_at(path)) is not None:
+            continue
+        if (ROOT / path).is_file():
+            files.append(File.generated(config, shown_at(path), content=shown(path)))
+            found += [(path, other) for other in linked_outside(path)]
+        else:
+            log.warning(f"{page} links to {path}, which is no file")
     return files
+
+
+def linked(page):
+    """The files outside docs/ that a page links to."""
+    links = LINK.findall(page.content_string)
+    return [path for _, link in links if (path := outside(page.src_uri, link)) is not None]
+
+
+def linked_outside(path):
+    """The files outside docs/ that a Markdown file outside docs/ links to."""
+    text = (ROOT / path).read_text(encoding="utf-8") if path.endswith(".md") else ""
+    targets = (target_of(path, link) for _, link in RELATIVE.findall(text))
+    return [target for target in targets if not target.startswith("docs/")]
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -69,6 +82,11 @@ def shown(path):
 
 def moved(path, link):
     """A link of a Markdown file outside docs/, from the page that shows the file."""
-    target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+    target = target_of(path, link)
     target = target.removeprefix("docs/") if target.startswith("docs/") else shown_at(target)
     return posixpath.relpath(target, posixpath.dirname(shown_at(path)))
+
+
+def target_of(path, link):
+    """The path, from the repository's root, of what a file links to."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), link))

@@ -13,8 +13,8 @@ def test_the_walk_throughs_run(monkeypatch):
     # A block that fails leaves its kernel in this copy.
     monkeypatch.setattr(kernels, "KERNELS", list(kernels.KERNELS))
     page = list(programs(PAGE))
-    # A position, a normalization, a kernel, a recurrence, a cache layout, a preset, a relation.
-    assert len(page) == 7
+    # A kernel, a recurrence, a cache layout, a preset, a relation.
+    assert len(page) == 5
     for block in BLOCK.findall(PAGE.read_text(encoding="utf-8")):
         assert len([line for line in block.splitlines() if line]) <= 40, block
     names = {"__name__": "__main__"}

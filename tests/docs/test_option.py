@@ -1,4 +1,4 @@
-"""The patch of docs/design.md that adds an option to all attention layers: it is all it takes."""
+"""option.diff is all that an option of all attention layers takes, as docs/design.md says."""
 
 import re
 import shutil
@@ -51,8 +51,7 @@ for name, arguments in LAYERS.items():
 @pytest.fixture
 def patched(tmp_path):
     """A folder with the package, the patch applied."""
-    page = (ROOT / "docs/design.md").read_text(encoding="utf-8")
-    (patch,) = re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    patch = (ROOT / "tests/docs/option.diff").read_text(encoding="utf-8")
     assert len(set(re.findall(r"^\+\+\+ (.*)$", patch, re.MULTILINE))) == 4
     assert len(re.findall(r"^[+-](?![+-])", patch, re.MULTILINE)) <= 40
     shutil.copytree(ROOT / "keras_attention", tmp_path / "keras_attention")

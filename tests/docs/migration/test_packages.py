@@ -190,14 +190,14 @@ def test_multi_head_attention_of_keras_multi_head(history_only):
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_activation_of_keras_multi_head(causal):
     theirs = weights(*[(D, D), (D,)] * 4)
-    layer = page("keras_multi_head")["ActivatedMultiHeadAttention"](2, causal=causal)
+    layer = page("keras_multi_head")["ActivatedMultiHeadAttention"](2, D // 2)
     layer(X)
-    layer.set_weights(theirs)
+    page("keras_multi_head")["load_heads"](layer, *theirs)
     given = [np.maximum(x, 0) for x in projected([X] * 3, theirs[:6:2], theirs[1:6:2])]
     allowed = PADDING[:, None, None] & ((distances(T) >= 0) | (not causal))
     expected = np.maximum(multi_head(*given, 2, allowed) @ theirs[6] + theirs[7], 0)
-    # What it gives for padding is nobody's business.
-    close(ops.convert_to_numpy(layer(X, mask=PADDING))[PADDING], expected[PADDING])
+    output = layer(X, query_mask=PADDING, use_causal_mask=causal)
+    close(ops.convert_to_numpy(output)[PADDING], expected[PADDING])
 
 
 def test_multi_head_of_keras_multi_head():
