@@ -249,7 +249,8 @@ CLASSES = [
     *(f"{name}ForSequenceClassification" for name in ("Electra", "MPNet", "Longformer")),
     *(f"{name}ForSequenceClassification" for name in ("Albert", "ModernBert", "GPT2", "Llama")),
     *(f"{name}ForTokenClassification" for name in ("Bert", "Roberta", "ModernBert", "GPT2")),
-    *("OPTForSequenceClassification", "Qwen2ForTokenClassification", "ElectraForQuestionAnswering"),
+    *("OPTForSequenceClassification", "Qwen2ForTokenClassification"),
+    *(f"{name}ForQuestionAnswering" for name in ("Electra", "Llama", "ModernBert")),
 ]
 CASES = [*FAMILIES, *VARIANTS, *CLASSES]
 PAIRS = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper")
