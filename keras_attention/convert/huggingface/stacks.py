@@ -63,8 +63,10 @@ def language_model(
 
 
 # Classes whose tensors begin as those of GPT-2 do.
-_ANSWERS = ("Llama", "Qwen2", "Qwen3", "Qwen3Moe", "Nemotron", "SmolLM3")
-_ANSWERS = {f"{name}ForQuestionAnswering": "transformer." for name in _ANSWERS}
+_ANSWERS = {
+    f"{name}ForQuestionAnswering": "transformer."
+    for name in ("Llama", "Qwen2", "Qwen3", "Qwen3Moe", "Nemotron", "SmolLM3")
+}
 
 
 def _final_norm(block):
