@@ -5,6 +5,8 @@ are of the text itself, or of a smaller model of the same tokens, `--draft DIR`.
 runs of `examples.language_model`; `--small` takes random models.
 """
 
+import pathlib
+
 import keras
 
 from benchmarks import runner
@@ -15,14 +17,14 @@ from keras_attention import generation
 def main():
     given = {f"--{x}": {"metavar": "DIR", "help": "of a run"} for x in ("model", "draft")}
     given |= {"--temperature": {"type": float, "default": 0.0, "help": "0: the likeliest tokens"}}
-    given |= {"--prompt": {"metavar": "FILE", "help": "the text to go on with"}}
+    given |= {"--prompt": {"type": pathlib.Path, "help": "a file with the text to go on with"}}
     options = runner.parsed(__doc__, given, ("lookup", "model"))
     model, small = (language_model.build(50, 32, n, 2, 16, 0.0, "rotary") for n in (2, 1))
     known, context = [*range(16)], 32
     if not options.small:
         small = options.draft and language_model.load(options.draft)[0]
         model, tokenizer, context = language_model.load(options.model)
-        text = language_model.shared.read_text(language_model.shared.pathlib.Path(options.prompt))
+        text = language_model.shared.read_text(options.prompt)
         known = language_model.encode(tokenizer, text).tolist()
     prompt, count = [known[-(context // 2) :]], context - context // 2
     drawn = {"seed": 0, "temperature": options.temperature}
