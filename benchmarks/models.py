@@ -11,12 +11,15 @@ Random weights, since time does not depend on them. Two sides take turns in one 
 - `chat-first`, `chat-tokens`, `chat-rows`: `generate` of both, of a small model: the first token of
   a prompt of 64, and 32 tokens after it, of one prompt and of eight, with the cache that
   `transformers` has by default.
+- `chat-stream`: the same by `stream`, against our `generate`.
+- `cache-1024` to `cache-4096`: 32 tokens after so many, of a cache in int8 against bfloat16.
 - `language-model`: a step of `examples.language_model --preset nanogpt`, against KerasHub's layers.
 - `language-model-torch`: the same without dropout and its optimizer's schedule, against PyTorch's
   own layers, run eagerly.
 """
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -257,6 +260,29 @@ def chats(count, prompts=1):
     return both
 
 
+def streams(size, jit):
+    """The tokens of ours as they are drawn, and all at once."""
+    generate, _ = chats(32)(size, jit)
+    model, prompt = language_model(size), size.tokens(4 if size.layers == 1 else 64, 1)
+    return lambda: list(model.stream(prompt, min(32, size.longest - prompt.shape[1]))), generate
+
+
+def caches(length, size, jit):
+    """Steps after a prompt that has been read, of caches in int8 and in bfloat16."""
+    count, length = (4, 4) if size.layers == 1 else (32, length)
+    model = language_model(dataclasses.replace(size, longest=length + count))
+    given = {"max_tokens": count}
+    run = generation.compiled(
+        lambda *start: generation.greedy(model.step, *start, **given).tokens, model
+    )
+
+    def steps(dtype):
+        start = model.start(size.tokens(length, 1), count, cache_dtype=dtype)
+        return lambda: ops.convert_to_numpy(run(*start))
+
+    return steps("int8"), steps("bfloat16")
+
+
 # What each row is, against what, and what makes its two sides.
 ROWS = {
     "gpt2-training": ("GPT-2, training step, B4 T128, dropout 0.1", "KerasHub", language_models),
@@ -270,10 +296,15 @@ ROWS = {
     "chat-first": ("first token after 64", "`transformers`", chats(1)),
     "chat-tokens": ("32 tokens after 64", "`transformers`", chats(32)),
     "chat-rows": ("32 tokens of each of 8 prompts", "`transformers`", chats(32, 8)),
+    "chat-stream": ("32 tokens after 64, streamed", "`generate`", streams),
+    **{
+        f"cache-{n}": (f"32 tokens after {n}, int8", "bfloat16", functools.partial(caches, n))
+        for n in (1024, 2048, 4096)
+    },
     "language-model": ("nanoGPT, training step, B12 T64", "KerasHub", nano),
     "language-model-torch": ("nanoGPT, training step, B12 T64", "PyTorch, eager", nano_and_torch),
 }
-SIZES = {"bert": BERT, "gpt2": GPT2, "chat": CHAT, "language": NANO}
+SIZES = {"bert": BERT, "gpt2": GPT2, "chat": CHAT, "cache": CHAT, "language": NANO}
 
 
 def sides(name, options):

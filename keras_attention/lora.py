@@ -41,7 +41,7 @@ def enable_lora(
         alpha: the multiplier's numerator; `rank` by default.
         projections: which of the layers' projections: "query_dense", "key_dense", "value_dense"
             and "output_dense" of attention; "intermediate_dense", "gate_dense" and "output_dense"
-            of `FeedForward`. Layers without one are skipped.
+            of `FeedForward`. Layers without one are skipped, and so are the experts of a mixture.
 
     Raises:
         TypeError: `model` is not a layer.

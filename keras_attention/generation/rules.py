@@ -61,11 +61,15 @@ class Rule(saving.Configurable, saved=False):
 
     A subclass has a method `__call__(logits, text)`, which returns the logits (R, V) of the next
     token, −inf for what is forbidden, of float32 logits (R, V) and the `Text` before it. It runs
-    inside a loop that is compiled: it is written in `keras.ops`.
+    inside a loop that is compiled: it is written in `keras.ops`. An array of NumPy is used by
+    functions of `keras.ops` alone, such as `keras.ops.add(x, array)`: `x + array` would keep
+    PyTorch from recording the step, so that each token takes several times as long.
 
     A rule that keeps a state, as the automaton of a grammar does, has two methods more:
     `initial_state(rows)` returns it, tensors of so many rows, and `next_state(state, tokens)`
-    returns it after tokens (R,). `text.state` has it. Beam search reorders it with its beams.
+    returns it after tokens (R,). `text.state` has it. Beam search reorders it with its beams. Of a
+    draft, `next_state` may get −1, no token, or a forbidden one: it must not fail, and what it
+    returns there is not used.
 
     `a + b` is both, one after the other, as is a list of them. A rule with one attribute for each
     argument of its constructor is saved by `keras.saving.serialize_keras_object`.

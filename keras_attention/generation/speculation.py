@@ -93,7 +93,7 @@ class DraftModel:
     reads_prompt = False
 
     def __init__(self, model: keras.Model, tokens: int = 4):
-        if not hasattr(model, "cut_cache"):
+        if not hasattr(model, "make_cache"):
             raise TypeError(f"`model` must be a `Decoder`. Received: {model!r}")
         self.model, self.tokens = model, shapes.check_count("tokens", tokens)
         self.form: Any = "model", id(model), self.tokens

@@ -203,6 +203,14 @@ class EncoderDecoder(saving.ConfigurableModel, Generating):
         """The logits after each of several tokens of each row. See `Decoder.steps`."""
         return self.decoder.steps(tokens, cache, memory, mask)
 
+    def cut_cache(self, cache: list[Cache], length: int | Tensor) -> list[Cache]:
+        """The caches of the first tokens of each target. See `Decoder.cut_cache`."""
+        return self.decoder.cut_cache(cache, length)
+
+    def grow_cache(self, cache: list[Cache], length: int, spare: int = 0) -> list[Cache]:
+        """The same caches with entries for more tokens. See `Decoder.grow_cache`."""
+        return self.decoder.grow_cache(cache, length, spare)
+
     def compute_mask(self, inputs, previous_mask=None):
         _, target = _two(inputs)
         of_target = previous_mask[1] if isinstance(previous_mask, (list, tuple)) else None

@@ -302,8 +302,10 @@ def test_sizes_are_few_and_near():
 def test_a_quantized_model_has_programs_of_its_own():
     own = decoder(functools.partial(ka.TransformerBlock, causal=True))
     own.generate(PROMPT, MOST)
+    before = vars(own)["_programs"].programs
     own.quantize("int8")
     assert texts(own.generate(PROMPT, MOST)) == [alone(own, row, MOST) for row in PROMPT]
+    assert vars(own)["_programs"].programs is not before
 
 
 def test_the_first_call_says_that_it_compiles(capfd):

@@ -216,8 +216,8 @@ def _read(values, where, folder=None, part=None, head=True):
         raise ValueError(
             f"'model_type' of `{where}` must be one of {sorted(ARCHITECTURES)}. Received: {kind!r}"
         )
-    architecture = ARCHITECTURES[kind]
-    config = Config(values, architecture.fields, where, folder)
+    config = Config(values, ARCHITECTURES[kind].fields, where, folder)
+    architecture = ARCHITECTURES[kind].of_class(config.architecture)
     if not head and _has_head(config):
         values = {**values, "architectures": None}
         config = Config(values, architecture.fields, where, folder)

@@ -19,6 +19,7 @@ class Architecture:
         make: from a `Config` to a model without weights; `stacks.py` has those of most.
         tensors: the table of names of tensors, of `entries.py`.
         prefix: what these names begin with in files of models with a head.
+        prefix_of: the same of a class, by its name, where it is another.
         head: the table of names without the prefix, or a function of a model that returns it.
         unread: regular expressions of tensors in published files on which no output depends, each
             with the reason. These and those of `same` are of whole names without the prefix.
@@ -35,6 +36,7 @@ class Architecture:
     make: Callable[[Any], keras.Model]
     tensors: dict[str, Any]
     prefix: str = ""
+    prefix_of: dict[str, str] = dataclasses.field(default_factory=dict)
     head: Any = dataclasses.field(default_factory=dict)
     unread: dict[str, str] = dataclasses.field(default_factory=dict)
     unread_of: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
@@ -42,6 +44,10 @@ class Architecture:
     optional: tuple[str, ...] = ()
     unsaid: Any = ()
     input_shape: Callable[[Any], Any] = lambda config: (None, None)
+
+    def of_class(self, name):
+        """The same with the prefix of a class."""
+        return dataclasses.replace(self, prefix=self.prefix_of.get(name, self.prefix))
 
     def model(self, config, dtype):
         """The model of a configuration, of a dtype policy or the one that is set."""

@@ -54,11 +54,19 @@ def language_model(
         make,
         usual | dict(others),
         prefix=prefix,
+        prefix_of=_ANSWERS,
         # The bias is of the logits themselves where they are tied.
         head={head: "logits.dense", f"{head}.bias": "logits.bias"},
         unread=dict(unread),
         same={table: [rf"{head}\.weight"]},
     )
+
+
+# Classes whose tensors begin as those of GPT-2 do.
+_ANSWERS = {
+    f"{name}ForQuestionAnswering": "transformer."
+    for name in ("Llama", "Qwen2", "Qwen3", "Qwen3Moe", "Nemotron", "SmolLM3")
+}
 
 
 def _final_norm(block):
@@ -239,6 +247,8 @@ def _language_logits(config, of_tokens, **options):
         return classifier(config, **{**options, **labels})
     if name.endswith("ForTokenClassification"):
         return classifier(config, **{**options, "name": of_tokens, "use_bias": True})
+    if name.endswith("ForQuestionAnswering"):
+        return token_classifier(config, **options)
     if name.endswith(("ForCausalLM", "LMHeadModel", "Generation")):
         scale, cap = (config.get(x) for x in ("logit_scale", "final_logit_softcapping"))
         options = {"scale": scale or 1.0, "soft_cap": cap, "name": "logits", **options}

@@ -142,7 +142,8 @@ class Family:
         with torch.no_grad():
             found = model(**self.given, **caches)
         if "Siglip" in self.cls.__name__:
-            return numpy(found.pooler_output)
+            pooled = found.pooler_output
+            return numpy(found.last_hidden_state[:, -1] if pooled is None else pooled)
         if self.cls.__name__ == "ElectraForPreTraining":
             return numpy(found.logits)[..., None]
         return numpy(found.logits if "logits" in found else found.last_hidden_state)

@@ -122,6 +122,7 @@ _FAMILIES = {
     | dict(TOKENS, cls_token_id=1, sep_token_id=1),
     "T5ForConditionalGeneration": T5,
     "MT5ForConditionalGeneration": T5,
+    "UMT5ForConditionalGeneration": T5,
     "BartForConditionalGeneration": SIDES,
     "MBartForConditionalGeneration": SIDES,
     "MarianMTModel": SIDES,
@@ -240,7 +241,7 @@ CLASSES = [
     *("LongformerModel", "AlbertModel", "ModernBertModel", "DebertaV2Model", "ElectraModel"),
     *("DistilBertModel", "BertForPreTraining", "ElectraForPreTraining", "ViTModel", "SwinModel"),
     *("DeiTForImageClassification", "CLIPVisionModelWithProjection", "CLIPTextModelWithProjection"),
-    *("T5Model", "T5EncoderModel", "BartModel", "WhisperModel", "SmolLM3Model"),
+    *("T5Model", "T5EncoderModel", "UMT5EncoderModel", "BartModel", "WhisperModel", "SmolLM3Model"),
     *(
         f"{name}ForSequenceClassification"
         for name in ("Bert", "Roberta", "DistilBert", "DebertaV2")
@@ -248,10 +249,11 @@ CLASSES = [
     *(f"{name}ForSequenceClassification" for name in ("Electra", "MPNet", "Longformer")),
     *(f"{name}ForSequenceClassification" for name in ("Albert", "ModernBert", "GPT2", "Llama")),
     *(f"{name}ForTokenClassification" for name in ("Bert", "Roberta", "ModernBert", "GPT2")),
-    *("OPTForSequenceClassification", "Qwen2ForTokenClassification", "ElectraForQuestionAnswering"),
+    *("OPTForSequenceClassification", "Qwen2ForTokenClassification"),
+    *(f"{name}ForQuestionAnswering" for name in ("Electra", "Llama", "ModernBert")),
 ]
 CASES = [*FAMILIES, *VARIANTS, *CLASSES]
-PAIRS = ("t5", "mt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper")
+PAIRS = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper")
 # Ends of classes that generate.
 GENERATING = ("CausalLM", "LMHeadModel", "ConditionalGeneration", "MTModel")
 

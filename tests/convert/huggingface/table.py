@@ -43,7 +43,7 @@ FAMILIES = {
     "DeBERTa 2 and 3, ModernBERT": "deberta-v2 modernbert",
     "BART, mBART, Marian, NLLB, Pegasus": "bart mbart marian m2m_100 pegasus",
     "T5, 1.1 too": "t5",
-    "mT5": "mt5",
+    "mT5, UMT5": "mt5 umt5",
     "Whisper": "whisper",
     "ViT, DeiT, DINOv2, Swin": "vit deit dinov2 swin",
     "CLIP and SigLIP, a tower each": (

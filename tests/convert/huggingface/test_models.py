@@ -200,12 +200,28 @@ def test_4_beams(restless, name, measured):
     measured(restless.ours, beams=4)
 
 
-def test_the_matrix_of_t5_1_1(folder, tmp_path):
-    """As its files have it: the logits are not tied to the table of tokens."""
-    cls, fields = case("t5, 1.1")
-    matrix = models.normal(50, fields["d_model"])
-    untied = {"tie_word_embeddings": False, "scale_decoder_outputs": None}
-    made = folder(cls, **fields).copied(tmp_path, tensors={"lm_head.weight": matrix}, **untied)
+_UNTIED = {"tie_word_embeddings": False, "scale_decoder_outputs": None}
+_POSITIONS = {f"model.{side}.embed_positions.weight": 220 for side in ("encoder", "decoder")}
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "changed"),
+    [
+        # The logits are not tied to the table of tokens.
+        ("t5, 1.1", {"lm_head.weight": 50}, _UNTIED),
+        # Positions are not the sines that others have.
+        ("marian", _POSITIONS, {}),
+        ("pegasus", _POSITIONS, {}),
+    ],
+)
+def test_what_files_alone_say(name, stored, changed, folder, tmp_path):
+    """By tensors that other files of the architecture lack: these are read, and written."""
+    cls, fields = case(name)
+    stored = {
+        key: (n + 1) * models.normal(rows, fields["d_model"])
+        for n, (key, rows) in enumerate(stored.items())
+    }
+    made = folder(cls, **fields).copied(tmp_path, tensors=stored, **changed)
     theirs = cls.from_pretrained(tmp_path).eval()
     inputs, given = models.ours_of(made.ours, theirs, np.ones((3, 9), "bool"))
     expected = models.call(theirs, input_ids=models.IDS, decoder_input_ids=models.TARGET).logits
@@ -213,8 +229,11 @@ def test_the_matrix_of_t5_1_1(folder, tmp_path):
     expected = models.numpy(expected)
     assert models.difference(found, expected, TARGET_MASK) <= models.TOLERANCE
     convert.to_huggingface(made.ours, tmp_path / "back")
-    np.testing.assert_array_equal(models.stored(tmp_path / "back")["lm_head.weight"], matrix)
-    assert all(x.wide_residual for x in (*made.ours.encoder.blocks, *made.ours.decoder.blocks))
+    written = models.stored(tmp_path / "back")
+    for key, tensor in stored.items():
+        np.testing.assert_array_equal(written[key], tensor)
+    wide = {x.wide_residual for x in (*made.ours.encoder.blocks, *made.ours.decoder.blocks)}
+    assert wide == {name == "t5, 1.1"}
 
 
 # A Swin shifts no windows in a stage that one covers in images of the folder's size, the first.

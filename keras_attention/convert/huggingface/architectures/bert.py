@@ -176,7 +176,7 @@ def _modernbert(config):
         given = {"norm": norms, "pattern": near, "position": positions[types[n]]}
         return {**given, "gated": True, "residual": "pre"}
 
-    if stacks.has_head(config, "ModernBert", ENDS):
+    if stacks.has_head(config, "ModernBert", (*ENDS, "ForQuestionAnswering")):
         logits = stacks.masked_logits(
             config,
             config["classifier_activation"],
@@ -185,12 +185,13 @@ def _modernbert(config):
             dense_bias=config["classifier_bias"],
             use_bias=config["decoder_bias"],
         )
-        if config.architecture.endswith("Classification"):
+        if not config.architecture.endswith("ForMaskedLM"):
             # Each token has the same head as a text, of the first token or of the mean.
             pooling = {"cls": "first"}.get(config["classifier_pooling"], "mean")
-            tokens = "Token" in config.architecture
-            options = {"name": "token_classifier"} if tokens else {"pooling": pooling}
-            logits = stacks.classifier(config, transform=logits.transform, **options)
+            of_texts = "Sequence" in config.architecture
+            options = {"pooling": pooling} if of_texts else {"name": "token_classifier"}
+            count = 2 if "Answering" in config.architecture else None
+            logits = stacks.classifier(config, count, transform=logits.transform, **options)
     blocks, embeddings = stacks.blocks(config, block), stacks.embeddings(config, norm=norm())
     return Encoder(blocks, embeddings, norm("final_norm"), logits)
 

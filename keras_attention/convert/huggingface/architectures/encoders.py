@@ -130,7 +130,8 @@ ARCHITECTURES = {
         *bert.HEADS_ROBERTA,
         hidden="gelu",
         parts=_longformer,
-        # Its class for answers lets the tokens of the question be global.
+        # Its class for answers lets the tokens of the question be global, of which each text has
+        # another number; ours are as many in all.
         heads=(),
         first=2,
     ),

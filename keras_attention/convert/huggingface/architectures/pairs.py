@@ -1,8 +1,8 @@
-"""Encoder–decoders: BART, mBART, Marian, Pegasus, M2M-100 (NLLB), Whisper, T5, its 1.1, and mT5.
+"""Encoder–decoders: BART, mBART, Marian, Pegasus, M2M-100 (NLLB), Whisper, T5, 1.1, mT5, UMT5.
 
 Those of BART's kind have norms and positions in other places. Whisper's encoder is of spectrograms:
 its input is (B, frames, mel bands), transposed beside `transformers`. In T5, all layers of a side
-share the biases of distances.
+share the biases of distances; in UMT5 each has its own.
 """
 
 import functools
@@ -49,11 +49,11 @@ _SINES = fields.fixed(
 ) | fields.ignored("positions are computed", "max_position_embeddings extra_pos_embeddings")
 
 
-def _side(config, name, count, embeddings, final_norm, options, **of_decoder):
-    """The encoder or the decoder, whose blocks all have the same options."""
+def _side(config, name, count, embeddings, final_norm, options, own=lambda n: {}, **of_decoder):
+    """The encoder or the decoder, whose blocks have the same options, and `own` by their number."""
     cls, decoder = (Decoder, True) if name == "decoder" else (Encoder, False)
     options = {"causal": decoder, "cross_attention": decoder, **options}
-    made = stacks.blocks(config, lambda n: options, count)
+    made = stacks.blocks(config, lambda n: options | own(n), count)
     return cls(made, embeddings, final_norm, name=name, **of_decoder)
 
 
@@ -215,25 +215,32 @@ _T5_FIELDS = (
     | fields.defaults(dense_act_fn=None)
     | fields.ignored("distances have no end", "n_positions")
 )
-_ENCODERS = ("T5EncoderModel", "MT5EncoderModel")
+_T5_SCALED = (
+    _T5_FIELDS
+    | fields.defaults(tie_word_embeddings=fields.read(None, bool | None))
+    | fields.defaults(scale_decoder_outputs=fields.read(None, bool))
+)
+_ENCODERS = ("T5EncoderModel", "MT5EncoderModel", "UMT5EncoderModel")
 
 
 def _t5(config):
     bases = ("EncoderModel", "Model")
-    has_head = stacks.has_head(config, "T5 MT5", ["ForConditionalGeneration"], bases)
+    has_head = stacks.has_head(config, "T5 MT5 UMT5", ["ForConditionalGeneration"], bases)
     tokens, options = stacks.table(config), _t5_options(config)
 
     def side(name, count="num_layers", **of_decoder):
-        table = positions.RelativeBias(
+        table = functools.partial(
+            positions.RelativeBias,
             config["relative_attention_num_buckets"],
             config["relative_attention_max_distance"],
             bidirectional=name == "encoder",
             name="relative_bias",
         )
+        shared = None if config.model_type == "umt5" else table()
         embeddings = stacks.embeddings(config, tokens=tokens)
         norm = RMSNorm(config["layer_norm_epsilon"], name="final_norm")
-        given = {**options, "position": table}
-        return _side(config, name, count, embeddings, norm, given, **of_decoder)
+        given = options, lambda n: {"position": shared or table()}
+        return _side(config, name, count, embeddings, norm, *given, **of_decoder)
 
     if config.architecture in _ENCODERS:
         return side("encoder")
@@ -262,7 +269,7 @@ def _t5_logits(config):
     # Version 1.1 is said to be untied. transformers 5 ties it all the same, unless its files have
     # a matrix of their own, and writes in another field that its output is not scaled.
     scaled = False
-    if config.model_type == "t5":
+    if config.model_type != "mt5":
         scaled = config["scale_decoder_outputs"]
         scaled = config["tie_word_embeddings"] is not False if scaled is None else scaled
     tied = config.folder is None or "lm_head.weight" not in Checkpoint(config.folder).names
@@ -270,9 +277,18 @@ def _t5_logits(config):
     return Logits(config["vocab_size"], tied, scale=scale, name="logits")
 
 
-def _t5_side(last):
-    """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network."""
+def _t5_side(last, own):
+    """The tensors of a stack, the branch `last` of whose blocks is the feed-forward network.
+
+    `own` says whether each block has biases of distances, or the first has those of all.
+    """
+    name, path = (
+        "layer.0.SelfAttention.relative_attention_bias.weight",
+        "attention.position.embeddings",
+    )
+    first = {} if own else {f"block.0.{name}": f"blocks.0.{path}"}
     block = {
+        **({name: path} if own else {}),
         **entries.attention("layer.0.SelfAttention. q k v o"),
         **entries.norms(f"layer.0.layer_norm layer.{last}.layer_norm"),
         f"layer.{last}.DenseReluDense.": lambda name, block: entries.of(
@@ -282,12 +298,7 @@ def _t5_side(last):
     if last == 2:
         block |= entries.attention("layer.1.EncDecAttention. q k v o", "cross_attention_layer")
         block |= {"layer.1.layer_norm": "cross_attention_norm"}
-    distances = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    return {
-        "block": entries.blocks(block),
-        distances: "blocks.0.attention.position.embeddings",
-        "final_layer_norm": "final_norm",
-    }
+    return {"block": entries.blocks(block), **first, "final_layer_norm": "final_norm"}
 
 
 @entries.layout
@@ -296,15 +307,19 @@ def _of_encoder(name, model, table):
     return entries.of(table, getattr(model, "encoder", model), name)
 
 
+def _t5_tensors(own=False):
+    return {
+        "shared": _of_encoder({".weight": "embeddings.tokens.table"}),
+        "encoder.": _of_encoder(_t5_side(1, own)),
+        "decoder": entries.within("decoder", _t5_side(2, own)),
+        "lm_head": "decoder.logits.dense",
+    }
+
+
 _like_t5 = functools.partial(
     Architecture,
     make=_t5,
-    tensors={
-        "shared": _of_encoder({".weight": "embeddings.tokens.table"}),
-        "encoder.": _of_encoder(_t5_side(last=1)),
-        "decoder": entries.within("decoder", _t5_side(last=2)),
-        "lm_head": "decoder.logits.dense",
-    },
+    tensors=_t5_tensors(),
     # A model is tied if its file has no matrix of the output.
     # Files of released versions have no `wide_residual`.
     unsaid=("tied", "wide_residual"),
@@ -346,11 +361,12 @@ ARCHITECTURES = {
         same={"decoder.embed_tokens.weight": [r"proj_out\.weight"]},
         input_shape=lambda config: [(None, None, config["num_mel_bins"]), (None, None)],
     ),
-    "t5": _like_t5(
-        _T5_FIELDS
-        | fields.defaults(feed_forward_proj=fields.read("relu"))
-        | fields.defaults(tie_word_embeddings=fields.read(None, bool | None))
-        | fields.defaults(scale_decoder_outputs=fields.read(None, bool))
+    "t5": _like_t5(_T5_SCALED | fields.defaults(feed_forward_proj=fields.read("relu"))),
+    "umt5": _like_t5(
+        _T5_SCALED
+        | fields.defaults(feed_forward_proj=fields.read("gated-gelu"))
+        | fields.ignored("not read", "scalable_attention"),
+        tensors=_t5_tensors(own=True),
     ),
     "mt5": _like_t5(
         _T5_FIELDS
