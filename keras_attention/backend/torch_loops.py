@@ -74,6 +74,11 @@ class Program:
             _running.call = outer
 
 
+def running():
+    """Whether a `Program` runs or is recorded."""
+    return _running.recording or _running.call is not None
+
+
 def recording():
     """Whether the code runs on tensors without values, to be recorded."""
     return _running.recording

@@ -190,7 +190,8 @@ class Search:
             found = self.advance(constants, now._replace(cache=_packed(cache, now.cache)))
             return found._replace(cache=_same(cache, found.cache))
 
-        found = Carried(*backend.while_loop(going, advance, start, constants))
+        kept = getattr(getattr(self.step, "__self__", None), "keeps_steps", False)
+        found = Carried(*backend.while_loop(going, advance, start, constants, by_steps=kept))
         return found._replace(cache=_packed(cache, found.cache))
 
     def advance(self, constants, carried):

@@ -12,6 +12,7 @@ from keras import ops
 from keras_attention.core.hints import Cache, Dtype, Positions, Tensor, Tensors
 from keras_attention.generation import Generated, Stream
 from keras_attention.layers import kv_cache, traits
+from keras_attention.models import stepping
 from keras_attention.models.encoder import PAIRS, Stack
 from keras_attention.models.generating import Generating, tokens_of
 from keras_attention.sequences import masks, sequence, shapes
@@ -437,6 +438,10 @@ class Decoder(Stack, Generating):
         Returns:
             `(logits, cache)`, logits (R, N, vocabulary_size).
         """
+        given = {"tokens": tokens, "cache": cache, "context": context, "mask": mask}
+        return stepping.run(self, self._steps, given)
+
+    def _steps(self, tokens, cache, context=None, mask=None):
         return self(tokens, context, mask=mask, cache=cache, training=False)
 
 
