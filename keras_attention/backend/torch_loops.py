@@ -63,7 +63,9 @@ class Program:
             with torch.no_grad():
                 now, whole = _variables(self.layer), self.wholes.get(kinds)
                 if whole and [*map(id, now)] == [*map(id, whole.variables)]:
-                    return whole.run(arrays)
+                    found = whole.run(arrays)
+                    if found is not None:
+                        return found
                 found = self.function(*arrays)
                 # A function that cannot be recorded is not tried again.
                 if whole is not None or kinds not in self.wholes:
@@ -97,6 +99,7 @@ def while_loop(cond, body, carry, constants):
     # The layer may have other variables since: quantization, for one, replaces them.
     if step is None or [*map(id, step.variables)] != [*map(id, _variables(program.layer))]:
         if not cond(*carry):
+            carries[-1] = None, carry
             return carry
         # Once as it is: what is wrong in the user's step raises here, and not in a recording.
         carry = tuple(body(constants, *carry))
@@ -196,11 +199,14 @@ class _Whole(typing.NamedTuple):
     like: typing.Any
 
     def run(self, arrays):
+        """The results; or None where the loop has a step, and had none when it was recorded."""
         needed = self.before(*_arrays(arrays))
-        carry = [None] * self.carried
+        begun = self.start(*[None] * self.carried, *needed)
+        carry, constants = begun[: self.carried], begun[self.carried :]
+        if self.step is None and carry and self.going(*carry, *needed)[0]:
+            return None
         if self.step is not None:
-            begun, graphs = self.start(*carry, *needed), self.step.graphs
-            carry, constants = begun[: self.carried], begun[self.carried :]
+            graphs = self.step.graphs
             for index in graphs.written:
                 carry[index] = carry[index].clone()
             of_step = graphs.before(*constants)
@@ -212,7 +218,7 @@ class _Whole(typing.NamedTuple):
 def _recorded_whole(program, arrays, carries):
     """The `_Whole` of a program that has run, with these loops; or None."""
     steps = [program.steps.get(key) for key, _ in carries]
-    if len(steps) > 1 or None in steps:
+    if len(steps) > 1 or any(key and not program.steps.get(key) for key, _ in carries):
         return None
     of_loop = _arrays(carries[0][1]) if carries else []
     count, begun, like = len(of_loop), [], []
@@ -318,15 +324,25 @@ def _optimized(module, arrays, carried):
 
 def _functional(module, arrays):
     """A graph of expressions, each of which is computed once; or None if it has effects."""
-    try:
-        module = _record(torch.func.functionalize(module), arrays)
-    except RuntimeError:
-        return None
+    for node in module.graph.nodes:
+        # Keras writes into a copy, which nobody else reads.
+        if node.target is aten.index_put_.default and _is_own_copy(node.args[0]):
+            node.target = aten.index_put.default
     if not all(map(_is_expression, module.graph.nodes)):
-        return None
+        try:
+            module = _record(torch.func.functionalize(module), arrays)
+        except RuntimeError:
+            return None
+        if not all(map(_is_expression, module.graph.nodes)):
+            return None
     _remove_repetitions(module)
     module.graph.eliminate_dead_code()
     return module
+
+
+def _is_own_copy(node):
+    """Whether a node is a copy that is written once, and read by nobody before that."""
+    return node.target is aten.clone.default and len(node.users) == 1
 
 
 def _is_expression(node):

@@ -199,7 +199,12 @@ class Search:
         real = self.strategy.unfinished(carried) if self.masked else None
         tokens = self.strategy.last(carried)
         logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
+        return self.chosen(constants, carried._replace(cache=cache), logits)
+
+    def chosen(self, constants, carried, logits):
+        """What is carried after tokens are chosen of logits (R, V)."""
         parents, states, chosen = self.strategy.advance(self.ends, constants, carried, logits)
+        cache = carried.cache
         if parents is not None:
             take = functools.partial(ops.take, indices=parents, axis=0)
             cache = keras.tree.map_structure(lambda x: x if x is None else take(x), cache)
