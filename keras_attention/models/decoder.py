@@ -410,6 +410,11 @@ class Decoder(Stack, Generating):
     ) -> tuple[Tensor, list[Cache]]:
         """The logits after one more token of each row: a step of `generation`.
 
+        Outside of programs, the first two of some shapes run as they are, the third compiles for
+        seconds, and later ones are this program, which is kept as those of `generate`: without the
+        Python code of layers. So only where no gradient is recorded: on PyTorch, in
+        `torch.no_grad()`. A call of the model with a `cache` is the same, and never compiled.
+
         Args:
             tokens: integers (R,).
             cache: of `start`, or of the step before.

@@ -1,7 +1,9 @@
 """`generate` and `stream` of models: the tokens of functions, whatever the sizes and the way."""
 
+import contextlib
 import functools
 import gc
+import importlib
 import weakref
 
 import keras
@@ -12,6 +14,7 @@ import keras_attention as ka
 from keras_attention import generation
 from keras_attention.models import generating
 from tests.generation import toy
+from tests.gradients import gradients
 
 VOCABULARY, ROWS, MOST = 12, 3, 6
 PROMPT = np.random.default_rng(5).integers(1, VOCABULARY, (ROWS, 7)).astype("int32")
@@ -121,6 +124,8 @@ CALLS = [pytest.param(*call, marks=pytest.mark.ci if call[0] != "rotary" else ()
 
 @pytest.mark.parametrize(("name", "method"), CALLS)
 def test_padding_and_rounded_sizes_change_no_token(name, method):
+    # The same program, of which the loop has no step here.
+    model(name).generate(PROMPT, 1, method, mask=MASK, **WAYS[method])
     found = model(name).generate(PROMPT, MOST, method, mask=MASK, **WAYS[method])
     assert texts(found) == expected(name, method)
 
@@ -281,6 +286,39 @@ def test_one_program_serves_many_prompts_and_goes_with_its_model():
     del own, programs
     gc.collect()
     assert gone() is None
+
+
+def test_a_step_whose_shapes_come_again_is_a_program(monkeypatch):
+    """It reads new weights, raises where a cache is full, and keeps gradients."""
+    own, calls = decoder(ka.TransformerBlock, causal=True, mask_zero=True), []
+    monkeypatch.setattr(
+        own, "call", lambda *a, call=own.call, **k: calls.append(1) or call(*a, **k)
+    )
+    ids, mask = PROMPT[:, :2], MASK[:, 2:4]
+    last, cache = own.start(PROMPT, 5)
+
+    def assert_as_called(cache=cache):
+        found = own.steps(ids, cache, mask=mask)
+        wanted = own(toy.ops.convert_to_tensor(ids), mask=mask, cache=cache)
+        for one, other in zip(*map(keras.tree.flatten, (found, wanted)), strict=True):
+            np.testing.assert_allclose(*toy.numpy((one, other)), atol=1e-5)
+
+    torch = keras.config.backend() == "torch"
+    with importlib.import_module("torch").no_grad() if torch else contextlib.nullcontext():
+        for _ in range(4):
+            assert_as_called()
+        own.set_weights([0.9 * x for x in own.get_weights()])
+        calls.clear()
+        assert_as_called()
+        assert len(calls) == 1
+        full = [{**x, "index": x["index"] + 5} for x in cache]
+        with pytest.raises(ValueError, match="11 entries, too few"):
+            own.steps(ids, full, mask=mask)
+
+    def of_values(x):
+        return own.steps(ids, [{**cache[0], "value": x}], mask=mask)[0]
+
+    assert np.abs(gradients(of_values, [toy.numpy(cache[0]["value"])])[0]).max() > 0
 
 
 def test_sizes_are_few_and_near():
