@@ -353,7 +353,7 @@ class Backend(typing.Protocol):
     def compile(self, function, layer):
         """`function` of arrays and of a layer's variables, compiled for each shape."""
 
-    def runs_at_once(self, arrays) -> bool:
+    def runs_at_once(self, arrays: Sequence[Tensor]) -> bool:
         """Whether code on arrays runs as it is, and nothing records or differentiates it."""
         return all(map(self.is_eager, arrays))
 

@@ -190,7 +190,7 @@ class Search:
             found = self.advance(constants, now._replace(cache=_packed(cache, now.cache)))
             return found._replace(cache=_same(cache, found.cache))
 
-        kept = getattr(getattr(self.step, "__self__", None), "keeps_steps", False)
+        kept = getattr(getattr(self.step, "__self__", None), "_keeps_steps", False)
         found = Carried(*backend.while_loop(going, advance, start, constants, by_steps=kept))
         return found._replace(cache=_packed(cache, found.cache))
 

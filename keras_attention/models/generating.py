@@ -253,7 +253,7 @@ class Generating:
     """What `Decoder` and `EncoderDecoder` share: loops of their own, compiled by themselves."""
 
     # `generation` may call `step` as often as it likes.
-    keeps_steps = True
+    _keeps_steps = True
     built: bool
     _build_for: Any
 

@@ -291,17 +291,15 @@ def test_one_program_serves_many_prompts_and_goes_with_its_model():
 def test_a_step_whose_shapes_come_again_is_a_program(monkeypatch):
     """It reads new weights, raises where a cache is full, and keeps gradients."""
     own, calls = decoder(ka.TransformerBlock, causal=True, mask_zero=True), []
-    monkeypatch.setattr(
-        own, "call", lambda *a, call=own.call, **k: calls.append(1) or call(*a, **k)
-    )
-    ids, mask = PROMPT[:, :2], MASK[:, 2:4]
-    last, cache = own.start(PROMPT, 5)
+    call, ids, mask = own.call, PROMPT[:, :2], MASK[:, 2:4]
+    monkeypatch.setattr(own, "call", lambda *a, **given: calls.append(1) or call(*a, **given))
+    _, cache = own.start(PROMPT, 5)
 
-    def assert_as_called(cache=cache):
-        found = own.steps(ids, cache, mask=mask)
-        wanted = own(toy.ops.convert_to_tensor(ids), mask=mask, cache=cache)
-        for one, other in zip(*map(keras.tree.flatten, (found, wanted)), strict=True):
-            np.testing.assert_allclose(*toy.numpy((one, other)), atol=1e-5)
+    equal = np.testing.assert_allclose
+
+    def assert_as_called():
+        both = own.steps(ids, cache, mask=mask), own(ids, mask=mask, cache=cache)
+        keras.tree.map_structure(functools.partial(equal, atol=1e-5), *toy.numpy(both))
 
     torch = keras.config.backend() == "torch"
     with importlib.import_module("torch").no_grad() if torch else contextlib.nullcontext():
