@@ -77,8 +77,8 @@ class Program:
 
 
 def running():
-    """Whether a `Program` runs or is recorded."""
-    return _running.recording or _running.call is not None
+    """Whether a `Program` runs."""
+    return _running.call is not None
 
 
 def recording():
@@ -324,10 +324,10 @@ def _optimized(module, arrays, carried):
 
 def _functional(module, arrays):
     """A graph of expressions, each of which is computed once; or None if it has effects."""
-    for node in module.graph.nodes:
+    for copy in module.graph.find_nodes(op="call_function", target=aten.clone.default):
         # Keras writes into a copy, which nobody else reads.
-        if node.target is aten.index_put_.default and _is_own_copy(node.args[0]):
-            node.target = aten.index_put.default
+        if [node.target for node in copy.users] == [aten.index_put_.default]:
+            next(iter(copy.users)).target = aten.index_put.default
     if not all(map(_is_expression, module.graph.nodes)):
         try:
             module = _record(torch.func.functionalize(module), arrays)
@@ -338,11 +338,6 @@ def _functional(module, arrays):
     _remove_repetitions(module)
     module.graph.eliminate_dead_code()
     return module
-
-
-def _is_own_copy(node):
-    """Whether a node is a copy that is written once, and read by nobody before that."""
-    return node.target is aten.clone.default and len(node.users) == 1
 
 
 def _is_expression(node):

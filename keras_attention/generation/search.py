@@ -174,7 +174,7 @@ class Search:
         start = self.strategy.begin(self.ends, arrays["tokens"], arrays["limits"], rows)
         return constants, Carried(ops.convert_to_tensor(0, dtype="int32"), cache, states, start)
 
-    def go_on(self, constants, carried, until=None):
+    def go_on(self, constants, carried, until=None, by_steps=False):
         """The loop, until all rows have ended, or so many steps are made in all."""
         until = self.ends.max_tokens if until is None else until
         # A loop cannot carry None, which a cache may contain.
@@ -190,8 +190,8 @@ class Search:
             found = self.advance(constants, now._replace(cache=_packed(cache, now.cache)))
             return found._replace(cache=_same(cache, found.cache))
 
-        kept = getattr(getattr(self.step, "__self__", None), "_keeps_steps", False)
-        found = Carried(*backend.while_loop(going, advance, start, constants, by_steps=kept))
+        by_steps = by_steps or getattr(getattr(self.step, "__self__", None), "_keeps_steps", False)
+        found = Carried(*backend.while_loop(going, advance, start, constants, by_steps))
         return found._replace(cache=_packed(cache, found.cache))
 
     def advance(self, constants, carried):

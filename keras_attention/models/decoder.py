@@ -443,11 +443,8 @@ class Decoder(Stack, Generating):
         Returns:
             `(logits, cache)`, logits (R, N, vocabulary_size).
         """
-        given = {"tokens": tokens, "cache": cache, "context": context, "mask": mask}
-        return stepping.run(self, self._steps, given)
-
-    def _steps(self, tokens, cache, context=None, mask=None):
-        return self(tokens, context, mask=mask, cache=cache, training=False)
+        given = {"inputs": tokens, "cache": cache, "context": context, "mask": mask}
+        return stepping.run(self, {name: x for name, x in given.items() if x is not None})
 
 
 def _tokens_in(cache):

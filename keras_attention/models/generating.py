@@ -146,24 +146,19 @@ class Request:
         if cache is None:
             spare = 0 if self.draft is None else self.draft.tokens + 1
             cache = self.decoder.make_cache(ops.shape(ids)[0], self.room, self.dtype, spare)
-        arrays = arrays | {"tokens": ids[:, -1], "memory": memory}
-        if self.draft is not None:
-            cache = read(self.decoder, ids, real, cache, memory)
-            cache = cache, self.draft.begin(ids, real, self.room, past.get("draft"))
-            return arrays | {"cache": cache}
         # Of rows that end at once, the last token stays unread.
         last = ops.logical_and(real[:, -1:], arrays["limits"][:, None] > 0)
-        mask = ops.concatenate([real[:, :-1], last], axis=1)
-        options = {"mask": mask, "cache": cache, "training": False, "logits_to_keep": 1}
-        logits, cache = self.decoder(ids, memory, **options)
-        self.search.ends.check_vocabulary(logits.shape[2])
-        return arrays | {"cache": cache, "logits": ops.cast(logits[:, 0], "float32")}
+        real = ops.concatenate([real[:, :-1], last], axis=1)
+        logits, cache = read(self.decoder, ids, real, cache, memory)
+        self.search.ends.check_vocabulary(logits.shape[1])
+        if self.draft is not None:
+            cache = cache, self.draft.begin(ids, real, self.room, past.get("draft"))
+        more = {"tokens": ids[:, -1], "cache": cache, "memory": memory, "logits": logits}
+        return arrays | more
 
     def begin(self, given):
-        """The loop, from what `given` returned: the first tokens come with the prompt."""
+        """The loop after the first tokens, which come with the prompt."""
         constants, carried = self.search.begin(given)
-        if self.draft is not None:
-            return constants, carried
         logits = ops.repeat(given["logits"], self.search.strategy.copies, axis=0)
         return constants, self.search.chosen(constants, carried, logits)
 

@@ -1,5 +1,7 @@
 """Steps outside of programs: one program for each of their shapes, which the model keeps."""
 
+import functools
+
 import keras
 from keras import ops
 
@@ -8,44 +10,36 @@ from keras_attention.core import keras_private, tap
 from keras_attention.models.generating import Kept
 from keras_attention.sequences import masks
 
-# So many steps of the same shapes run as they are, since a program takes as long as dozens to make.
+# So many calls of the same shapes run as they are: a program takes as long to make as dozens.
 PLAIN = 2
 
 
-def run(model, function, arrays):
-    """`function(**arrays)`, which are logits and a cache, by a program where nobody can tell."""
-    arrays = {name: x for name, x in arrays.items() if x is not None}
-    if not _may_be_program(model, arrays):
-        return function(**arrays)
-    programs = vars(model).setdefault("_programs", Kept()).of(model)
-    key = "steps", repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
-    program = programs.setdefault(key, 0)
-    if program == PLAIN:
-        program = programs[key] = backend.compile(lambda given: _noted(function(**given)), model)
-    if callable(program):
+def run(model, arrays):
+    """The logits and the cache of a call of a model, by a program where nobody can tell."""
+    call = functools.partial(model, training=False)
+    leaves, programs, key, made = keras.tree.flatten(arrays), {}, None, 0
+    # Others would lose a mask. A program that may read all tokens again always reads them.
+    plain = any(getattr(x, "dtype", None) is None or masks.implicit(x) is not None for x in leaves)
+    plain = plain or "tokens" in arrays["cache"][-1] or tap.state.listeners or not model.built
+    if not plain and not keras_private.reads_other_values() and backend.runs_at_once(leaves):
+        programs = vars(model).setdefault("_programs", Kept()).of(model)
+        key = "steps", repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
+        made = programs.get(key, 0)
+    if made == PLAIN:
+        made = programs[key] = backend.compile(lambda given: _noted(call(**given)), model)
+    if callable(made):
         try:
-            found = program(keras.tree.map_structure(ops.convert_to_tensor, arrays))
+            found = made(keras.tree.map_structure(ops.convert_to_tensor, arrays))
             if not found["lost"]:
                 return masks.carry(found["logits"], found.get("mask")), found["cache"]
         # A layer of the user's, for one, reads values.
         except Exception:
             programs[key] = None
     # What is wrong raises here.
-    found = function(**arrays)
-    if isinstance(program, int):
-        programs[key] = program + 1
+    found = call(**arrays)
+    if isinstance(made, int):
+        programs[key] = made + 1
     return found
-
-
-def _may_be_program(model, arrays):
-    """Whether a step changes nothing but what it returns, and nothing listens to it."""
-    leaves = keras.tree.flatten(arrays)
-    if not model.built or tap.state.listeners or keras_private.reads_other_values():
-        return False
-    # A mask that is carried would be lost. To read all tokens again, a program reads them always.
-    if not all(hasattr(x, "dtype") and masks.implicit(x) is None for x in leaves):
-        return False
-    return "tokens" not in arrays["cache"][-1] and backend.runs_at_once(leaves)
 
 
 def _noted(found):
