@@ -20,8 +20,9 @@ def run(model, arrays):
     leaves, programs, key, made = keras.tree.flatten(arrays), {}, None, 0
     # Others would lose a mask. A program that may read all tokens again always reads them.
     plain = any(getattr(x, "dtype", None) is None or masks.implicit(x) is not None for x in leaves)
-    plain = plain or "tokens" in arrays["cache"][-1] or tap.state.listeners or not model.built
-    if not plain and not keras_private.reads_other_values() and backend.runs_at_once(leaves):
+    plain = plain or "tokens" in arrays["cache"][-1] or bool(tap.state.listeners)
+    plain = plain or not model.built or keras_private.reads_other_values()
+    if not plain and backend.runs_at_once(leaves):
         programs = vars(model).setdefault("_programs", Kept()).of(model)
         key = "steps", repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
         made = programs.get(key, 0)
