@@ -17,14 +17,15 @@ PLAIN = 2
 def run(model, arrays):
     """The logits and the cache of a call of a model, by a program where nobody can tell."""
     call = functools.partial(model, training=False)
-    leaves, programs, key, made = keras.tree.flatten(arrays), {}, None, 0
-    # Others would lose a mask. A program that may read all tokens again always reads them.
-    plain = any(getattr(x, "dtype", None) is None or masks.implicit(x) is not None for x in leaves)
-    plain = plain or "tokens" in arrays["cache"][-1] or bool(tap.state.listeners)
-    plain = plain or not model.built or keras_private.reads_other_values()
-    if not plain and backend.runs_at_once(leaves):
+    leaves, programs, key, made = keras.tree.flatten(arrays), {}, "", None
+    # A mask that is carried would be lost.
+    plain = all(hasattr(x, "dtype") and masks.implicit(x) is None for x in leaves)
+    plain = plain and model.built and not tap.state.listeners
+    if plain and not keras_private.reads_other_values() and backend.runs_at_once(leaves):
+        key = repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
+    # A program that may read all tokens again always reads them.
+    if key and "'tokens'" not in key:
         programs = vars(model).setdefault("_programs", Kept()).of(model)
-        key = "steps", repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
         made = programs.get(key, 0)
     if made == PLAIN:
         made = programs[key] = backend.compile(lambda given: _noted(call(**given)), model)
