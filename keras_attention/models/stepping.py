@@ -19,9 +19,9 @@ def run(model, arrays):
     call = functools.partial(model, training=False)
     leaves, programs, key, made = keras.tree.flatten(arrays), {}, "", None
     # A mask that is carried would be lost.
-    plain = all(hasattr(x, "dtype") and masks.implicit(x) is None for x in leaves)
-    plain = plain and model.built and not tap.state.listeners
-    if plain and not keras_private.reads_other_values() and backend.runs_at_once(leaves):
+    fits = all(hasattr(x, "dtype") and masks.implicit(x) is None for x in leaves)
+    fits = fits and model.built and not tap.state.listeners
+    if fits and not keras_private.reads_other_values() and backend.runs_at_once(leaves):
         key = repr(keras.tree.map_structure(lambda x: (*x.shape, x.dtype), arrays))
     # A program that may read all tokens again always reads them.
     if key and "'tokens'" not in key:
