@@ -95,10 +95,11 @@ class Backend(typing.Protocol):
     def fori_loop(self, start, stop, body, carry):
         """`carry = body(i, carry)` for each i from `start` to `stop`, sequentially."""
 
-    def while_loop(self, cond, body, carry, constants=()):
+    def while_loop(self, cond, body, carry, constants=(), by_steps=False):
         """`carry = body(constants, *carry)` while `cond(*carry)`.
 
         `constants` are all other arrays that the body reads and that are computed in the program.
+        `by_steps` says that outside of programs, the body is fast as it is.
         """
         return ops.while_loop(cond, lambda *carry: body(constants, *carry), carry)
 
@@ -351,6 +352,10 @@ class Backend(typing.Protocol):
 
     def compile(self, function, layer):
         """`function` of arrays and of a layer's variables, compiled for each shape."""
+
+    def runs_at_once(self, arrays: Sequence[Tensor]) -> bool:
+        """Whether code on arrays runs as it is, and nothing records or differentiates it."""
+        return all(map(self.is_eager, arrays))
 
     def trace_id(self) -> Any:
         """Identifies a program, or a loop within it, while it is traced."""

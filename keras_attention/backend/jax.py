@@ -107,6 +107,14 @@ class JAX(Backend):
             )
         return true_fn() if condition else false_fn()
 
+    def while_loop(self, cond, body, carry, constants=(), by_steps=False):
+        if not by_steps or not self.runs_at_once(jax.tree.leaves((carry, constants))):
+            # Outside of programs, it is compiled in each call.
+            return super().while_loop(cond, body, carry, constants)
+        while cond(*carry):
+            carry = body(constants, *carry)
+        return carry
+
     def make_buffer(self, count, shape, dtype, zeros=True):
         return jnp.zeros((count, *shape), dtype)
 
@@ -311,6 +319,9 @@ class JAX(Backend):
 
     def compile(self, function, layer):
         return _Program(function, layer)
+
+    def runs_at_once(self, arrays):
+        return super().runs_at_once(arrays) and self.trace_id() == _EAGER
 
     def trace_id(self):
         return get_opaque_trace_state(convention="keras_attention")
@@ -543,3 +554,4 @@ class _Scope(keras.StatelessScope):
 
 
 backend = JAX()
+_EAGER = backend.trace_id()

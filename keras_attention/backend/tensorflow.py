@@ -14,8 +14,10 @@ from keras_attention.core import keras_private
 _GENERATOR = "philox"
 _HALF = {tf.bfloat16, tf.float16}
 
-# TensorFlow has no public way to ask whether oneDNN is on, nor whether XLA is to compile a graph.
+# TensorFlow has no public way to ask whether oneDNN is on, whether XLA is to compile a graph, nor
+# whether a tape records.
 try:
+    from tensorflow.python.eager.record import could_possibly_record as _may_record
     from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext as _uses_xla
     from tensorflow.python.util._pywrap_util_port import IsMklEnabled as _uses_onednn
 except ImportError:  # pragma: no cover
@@ -25,6 +27,9 @@ except ImportError:  # pragma: no cover
 
     def _uses_onednn():
         return False
+
+    def _may_record():
+        return True
 
 
 class TensorFlow(Backend):
@@ -288,6 +293,9 @@ class TensorFlow(Backend):
             return programs[known](*arrays)
 
         return run
+
+    def runs_at_once(self, arrays):
+        return tf.executing_eagerly() and not _may_record()
 
     def trace_id(self):
         return tf.compat.v1.get_default_graph()

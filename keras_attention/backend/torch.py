@@ -70,7 +70,7 @@ class Torch(Backend):
             carry = body(i, carry)
         return carry
 
-    def while_loop(self, cond, body, carry, constants=()):
+    def while_loop(self, cond, body, carry, constants=(), by_steps=False):
         return torch_loops.while_loop(cond, body, carry, constants)
 
     def cond(self, condition, true_fn, false_fn):
@@ -434,6 +434,11 @@ class Torch(Backend):
 
     def where_fused(self, function, otherwise, arrays):
         return function(*arrays)
+
+    def runs_at_once(self, arrays):
+        seen = _tracing() or _transforming() or torch_loops.running() or torch.is_grad_enabled()
+        duals = (_is_dual(x) for x in arrays if isinstance(x, torch.Tensor))
+        return not (seen or keras_private.infers_shapes() or any(duals))
 
     def compile(self, function, layer):
         return torch_loops.Program(function, layer)

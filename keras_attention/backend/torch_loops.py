@@ -63,7 +63,9 @@ class Program:
             with torch.no_grad():
                 now, whole = _variables(self.layer), self.wholes.get(kinds)
                 if whole and [*map(id, now)] == [*map(id, whole.variables)]:
-                    return whole.run(arrays)
+                    found = whole.run(arrays)
+                    if found is not None:
+                        return found
                 found = self.function(*arrays)
                 # A function that cannot be recorded is not tried again.
                 if whole is not None or kinds not in self.wholes:
@@ -72,6 +74,11 @@ class Program:
                 return found
         finally:
             _running.call = outer
+
+
+def running():
+    """Whether a `Program` runs."""
+    return _running.call is not None
 
 
 def recording():
@@ -92,6 +99,7 @@ def while_loop(cond, body, carry, constants):
     # The layer may have other variables since: quantization, for one, replaces them.
     if step is None or [*map(id, step.variables)] != [*map(id, _variables(program.layer))]:
         if not cond(*carry):
+            carries[-1] = None, carry
             return carry
         # Once as it is: what is wrong in the user's step raises here, and not in a recording.
         carry = tuple(body(constants, *carry))
@@ -191,11 +199,14 @@ class _Whole(typing.NamedTuple):
     like: typing.Any
 
     def run(self, arrays):
+        """The results; or None where the loop has a step, and had none when it was recorded."""
         needed = self.before(*_arrays(arrays))
-        carry = [None] * self.carried
+        begun = self.start(*[None] * self.carried, *needed)
+        carry, constants = begun[: self.carried], begun[self.carried :]
+        if self.step is None and carry and self.going(*carry, *needed)[0]:
+            return None
         if self.step is not None:
-            begun, graphs = self.start(*carry, *needed), self.step.graphs
-            carry, constants = begun[: self.carried], begun[self.carried :]
+            graphs = self.step.graphs
             for index in graphs.written:
                 carry[index] = carry[index].clone()
             of_step = graphs.before(*constants)
@@ -207,7 +218,7 @@ class _Whole(typing.NamedTuple):
 def _recorded_whole(program, arrays, carries):
     """The `_Whole` of a program that has run, with these loops; or None."""
     steps = [program.steps.get(key) for key, _ in carries]
-    if len(steps) > 1 or None in steps:
+    if len(steps) > 1 or any(key and not program.steps.get(key) for key, _ in carries):
         return None
     of_loop = _arrays(carries[0][1]) if carries else []
     count, begun, like = len(of_loop), [], []
@@ -313,12 +324,17 @@ def _optimized(module, arrays, carried):
 
 def _functional(module, arrays):
     """A graph of expressions, each of which is computed once; or None if it has effects."""
-    try:
-        module = _record(torch.func.functionalize(module), arrays)
-    except RuntimeError:
-        return None
+    for copy in module.graph.find_nodes(op="call_function", target=aten.clone.default):
+        # Keras writes into a copy, which nobody else reads.
+        if [node.target for node in copy.users] == [aten.index_put_.default]:
+            next(iter(copy.users)).target = aten.index_put.default
     if not all(map(_is_expression, module.graph.nodes)):
-        return None
+        try:
+            module = _record(torch.func.functionalize(module), arrays)
+        except RuntimeError:
+            return None
+        if not all(map(_is_expression, module.graph.nodes)):
+            return None
     _remove_repetitions(module)
     module.graph.eliminate_dead_code()
     return module

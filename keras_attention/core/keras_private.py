@@ -9,6 +9,7 @@ import functools
 import keras
 from keras.src.backend import rnn
 from keras.src.backend.common import global_state, masking
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.backend.common.symbolic_scope import in_symbolic_scope
 from keras.src.backend.common.variables import AutocastScope
 from keras.src.layers.rnn.dropout_rnn_cell import DropoutRNNCell as DropoutRNNCell
@@ -49,6 +50,9 @@ cast_variables = AutocastScope
 # Whether Keras calls a layer for the shapes of its results alone, which on PyTorch it computes from
 # arrays of sizes that it makes up. `keras.SymbolicScope` is public, but not whether one is open.
 infers_shapes = in_symbolic_scope
+
+# Whether variables may have other values than their own. `keras.StatelessScope` is public too.
+reads_other_values = in_stateless_scope
 
 
 @contextlib.contextmanager

@@ -177,7 +177,7 @@ class Search:
         start = self.strategy.begin(self.ends, arrays["tokens"], arrays["limits"], rows)
         return constants, Carried(ops.convert_to_tensor(0, dtype="int32"), cache, states, start)
 
-    def go_on(self, constants, carried, until=None):
+    def go_on(self, constants, carried, until=None, by_steps=False):
         """The loop, until all rows have ended, or so many steps are made in all."""
         until = self.ends.max_tokens if until is None else until
         # A loop cannot carry None, which a cache may contain.
@@ -193,7 +193,8 @@ class Search:
             found = self.advance(constants, now._replace(cache=_packed(cache, now.cache)))
             return found._replace(cache=_same(cache, found.cache))
 
-        found = Carried(*backend.while_loop(going, advance, start, constants))
+        by_steps = by_steps or getattr(getattr(self.step, "__self__", None), "_keeps_steps", False)
+        found = Carried(*backend.while_loop(going, advance, start, constants, by_steps))
         return found._replace(cache=_packed(cache, found.cache))
 
     def advance(self, constants, carried):
@@ -201,7 +202,12 @@ class Search:
         real = self.strategy.unfinished(carried) if self.masked else None
         tokens = self.strategy.last(carried)
         logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
+        return self.chosen(constants, carried._replace(cache=cache), logits)
+
+    def chosen(self, constants, carried, logits):
+        """What is carried after tokens are chosen of logits (R, V)."""
         parents, states, chosen = self.strategy.advance(self.ends, constants, carried, logits)
+        cache = carried.cache
         if parents is not None:
             cache = select_rows(cache, parents)
         return Carried(carried.count + 1, cache, states, chosen)

@@ -14,11 +14,10 @@ from keras_attention.sequences import shapes
 
 
 def read(model, ids, real, cache, context=None):
-    """A cache that has read a prompt (R, T) but for its last column."""
-    if ids.shape[1] == 1:
-        return cache
-    given = {"cache": cache, "training": False, "logits_to_keep": 0}
-    return model(ids[:, :-1], context, mask=real[:, :-1], **given)[1]
+    """Float32 logits (R, V) after a prompt (R, T), and the cache that has read it."""
+    given = {"mask": real, "cache": cache, "training": False, "logits_to_keep": 1}
+    logits, cache = model(ids, context, **given)
+    return ops.cast(logits[:, 0], "float32"), cache
 
 
 class PromptLookup:
@@ -101,7 +100,7 @@ class DraftModel:
     def begin(self, ids: Tensor, real: Tensor, room: int, cache: Any = None) -> Any:
         if cache is None:
             cache = self.model.make_cache(ops.shape(ids)[0], room, spare=self.tokens + 1)
-        return read(self.model, ids, real, cache)
+        return read(self.model, ids, real, cache)[1]
 
     def propose(self, search, constants, carried, state, active):
         cache, drafts, tokens = state, [], carried.chosen.tokens

@@ -16,7 +16,7 @@ from keras_attention.generation.beam import Beams
 from keras_attention.generation.generated import Generated
 from keras_attention.generation.programs import compiled
 from keras_attention.generation.sampling import Greedy, Sampling
-from keras_attention.generation.search import Carried, Ends, Search, Step
+from keras_attention.generation.search import Ends, Search, Step
 from keras_attention.sequences import shapes
 
 STRATEGIES: dict[str, type] = {"greedy": Greedy, "sample": Sampling, "beam_search": Beams}
@@ -159,15 +159,8 @@ def stream(
         k: x for k, x in search.arrays(tokens, cache, memory, prompt).items() if x is not None
     }
     if layer is None:
-        go_on = functools.partial(_eagerly, search)
+        go_on = functools.partial(search.go_on, by_steps=True)
         return Stream(search, lambda: search.begin(arrays), go_on, search.result, chunk)
     functions = search.begin, search.go_on, search.result
     begin, on, result = (compiled(function, layer) for function in functions)
     return Stream(search, lambda: begin(arrays), on, result, chunk)
-
-
-def _eagerly(search: Search, constants: Any, carried: Carried, until: Tensor) -> Carried:
-    # JAX would compile a loop in every call.
-    while carried.count < until and search.strategy.going(constants, carried):
-        carried = search.advance(constants, carried)
-    return carried

@@ -11,6 +11,7 @@ from keras import ops
 from keras_attention.core.hints import Cache, Dtype, Positions, Tensor, Tensors
 from keras_attention.generation import Generated, Stream
 from keras_attention.layers import kv_cache, traits
+from keras_attention.models import stepping
 from keras_attention.models.encoder import PAIRS, Stack
 from keras_attention.models.generating import Generating, tokens_of
 from keras_attention.sequences import masks, sequence, shapes
@@ -414,6 +415,11 @@ class Decoder(Stack, Generating):
     ) -> tuple[Tensor, list[Cache]]:
         """The logits after one more token of each row: a step of `generation`.
 
+        Outside of programs, the first two of some shapes run as they are, the third compiles for
+        seconds, and later ones are this program, which is kept as those of `generate`: without the
+        Python code of layers. So only where no gradient is recorded: on PyTorch, in
+        `torch.no_grad()`. A call of the model with a `cache` is the same, and never compiled.
+
         Args:
             tokens: integers (R,).
             cache: of `start`, or of the step before.
@@ -442,7 +448,8 @@ class Decoder(Stack, Generating):
         Returns:
             `(logits, cache)`, logits (R, N, vocabulary_size).
         """
-        return self(tokens, context, mask=mask, cache=cache, training=False)
+        given = {"inputs": tokens, "cache": cache, "context": context, "mask": mask}
+        return stepping.run(self, {name: x for name, x in given.items() if x is not None})
 
 
 def _tokens_in(cache):

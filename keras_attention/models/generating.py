@@ -146,17 +146,28 @@ class Request:
         if cache is None:
             spare = 0 if self.draft is None else self.draft.tokens + 1
             cache = self.decoder.make_cache(ops.shape(ids)[0], self.room, self.dtype, spare)
-        cache = read(self.decoder, ids, real, cache, memory)
+        # Of rows that end at once, the last token stays unread.
+        last = ops.logical_and(real[:, -1:], arrays["limits"][:, None] > 0)
+        real = ops.concatenate([real[:, :-1], last], axis=1)
+        logits, cache = read(self.decoder, ids, real, cache, memory)
+        self.search.ends.check_vocabulary(logits.shape[1])
         if self.draft is not None:
             cache = cache, self.draft.begin(ids, real, self.room, past.get("draft"))
-        return arrays | {"tokens": ids[:, -1], "cache": cache, "memory": memory}
+        more = {"tokens": ids[:, -1], "cache": cache, "memory": memory, "logits": logits}
+        return arrays | more
 
-    def begin(self, arrays):
-        return self.search.begin(self.given(arrays))
+    def begin(self, given):
+        """The loop after the first tokens, which come with the prompt."""
+        constants, carried = self.search.begin(given)
+        logits = ops.repeat(given["logits"], self.search.strategy.copies, axis=0)
+        return constants, self.search.chosen(constants, carried, logits)
+
+    def first(self, arrays):
+        return self.begin(self.given(arrays))
 
     def whole(self, arrays):
         given = self.given(arrays)
-        constants, carried = self.search.begin(given)
+        constants, carried = self.begin(given)
         carried = self.search.go_on(constants, carried)
         if self.search.strategy.copies > 1:
             # None of the hypotheses has the cache of the last step.
@@ -195,11 +206,11 @@ class Request:
         return self.trimmed(self.program("whole", self.arrays)(self.arrays))
 
     def stream(self, chunk):
-        names = ("begin", "go_on", "result")
-        begin, go_on, result = (self.program(name, self.arrays) for name in names)
+        names = ("first", "go_on", "result")
+        first, go_on, result = (self.program(name, self.arrays) for name in names)
         return Stream(
             self.search,
-            lambda: begin(self.arrays),
+            lambda: first(self.arrays),
             go_on,
             lambda *loop: self.trimmed(result(*loop)),
             chunk,
@@ -226,7 +237,9 @@ class Request:
         text = np.concatenate([self.read_text, np.where(written, tokens, NO_TOKEN)], axis=1)
         # Of a row that had no way to go on, all is read.
         beams = self.search.strategy.copies > 1
-        unread = 1 + lengths if beams else (scores > -np.inf).astype("int32")
+        unread = (scores > -np.inf).astype("int32")
+        if beams:
+            unread = np.where(self.search.ends.limits > 0, lengths, 1)
         cut.cache = past | {"text": _padded(text), "unread": unread}
         return cut
 
@@ -234,6 +247,8 @@ class Request:
 class Generating:
     """What `Decoder` and `EncoderDecoder` share: loops of their own, compiled by themselves."""
 
+    # `generation` may call `step` as often as it likes.
+    _keeps_steps = True
     built: bool
     _build_for: Any
 

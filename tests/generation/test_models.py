@@ -1,7 +1,9 @@
 """`generate` and `stream` of models: the tokens of functions, whatever the sizes and the way."""
 
+import contextlib
 import functools
 import gc
+import importlib
 import weakref
 
 import keras
@@ -13,6 +15,7 @@ from keras_attention import generation
 from keras_attention.layers import kv_cache
 from keras_attention.models import generating
 from tests.generation import toy
+from tests.gradients import gradients
 
 VOCABULARY, ROWS, MOST = 12, 3, 6
 PROMPT = np.random.default_rng(5).integers(1, VOCABULARY, (ROWS, 7)).astype("int32")
@@ -122,6 +125,8 @@ CALLS = [pytest.param(*call, marks=pytest.mark.ci if call[0] != "rotary" else ()
 
 @pytest.mark.parametrize(("name", "method"), CALLS)
 def test_padding_and_rounded_sizes_change_no_token(name, method):
+    # The same program, of which the loop has no step here.
+    model(name).generate(PROMPT, 1, method, mask=MASK, **WAYS[method])
     found = model(name).generate(PROMPT, MOST, method, mask=MASK, **WAYS[method])
     assert texts(found) == expected(name, method)
 
@@ -242,7 +247,7 @@ def test_several_tokens_come_in_a_step_where_a_draft_is_right():
         PROMPT, MASK, MOST, "greedy", None, own, {}, {}
     )  # It drafts four of its own tokens.
     given = request.given(request.arrays)
-    constants, carried = request.search.begin(given)
+    constants, carried = request.begin(given)
     carried = request.search.go_on(constants, carried)
     assert int(carried.count) == -(-MOST // 5)
 
@@ -289,6 +294,28 @@ def test_one_program_serves_many_prompts_and_goes_with_its_model():
     del own, programs
     gc.collect()
     assert gone() is None
+
+
+def test_a_step_whose_shapes_come_again_is_a_program(monkeypatch):
+    """It reads new weights, raises where a cache is full, and keeps gradients."""
+    own, calls = decoder(ka.TransformerBlock, causal=True, mask_zero=True), []
+    call, ids, given = own.call, PROMPT[:, :2], {"mask": MASK[:, 2:4]}
+    monkeypatch.setattr(own, "call", lambda *a, **given: calls.append(1) or call(*a, **given))
+    _, cache = own.start(PROMPT, 5)
+    alike = functools.partial(np.testing.assert_allclose, atol=1e-5)
+    torch = importlib.import_module("torch") if keras.config.backend() == "torch" else None
+    with contextlib.nullcontext() if torch is None else torch.no_grad():
+        for scale in (1, 1, 1, 0.9):
+            own.set_weights([scale * x for x in own.get_weights()])
+            calls.clear()
+            both = own.steps(ids, cache, **given), own(ids, cache=cache, **given)
+            keras.tree.map_structure(alike, *toy.numpy(both))
+        assert len(calls) == 1
+        full = [{**x, "index": x["index"] + 5} for x in cache]
+        with pytest.raises(ValueError, match="11 entries, too few"):
+            own.steps(ids, full, **given)
+    of_values = lambda x: own.steps(ids, [{**cache[0], "value": x}], **given)[0]  # noqa: E731
+    assert np.any(gradients(of_values, [toy.numpy(cache[0]["value"])])[0])
 
 
 def test_sizes_are_few_and_near():
