@@ -168,7 +168,7 @@ def whole_models():
     """Whole models against KerasHub's and `transformers`'s."""
     found, rows = named("models"), []
     for name, (*words, _) in models.ROWS.items():
-        if not name.startswith(("language", "chat")):
+        if not name.startswith(("language", "chat", "cache")):
             rows.append([*words, *seconds(found[name]), over_other(found[name])])
     return measured(table(["work", "against", "ours", "other", "ours / other"], rows), "models")
 

@@ -251,10 +251,11 @@ class Layout:
 
     def shapes(self, batch, slots, heads, *sizes):
         """The shape of each array, by name."""
-        key_dim, value_dim = sizes
-        sizes = {"key": key_dim, "value": value_dim, "key_scale": 1, "value_scale": 1}
-        own = {name: (batch, heads, slots, size) for name, size in sizes.items()}
-        shared = {f"{_SHARED}{name}": (None, heads, None, size) for name, size in sizes.items()}
+        of_names = dict(
+            zip(("key", "value", "key_scale", "value_scale"), (*sizes, 1, 1), strict=False)
+        )
+        own = {name: (batch, heads, slots, size) for name, size in of_names.items()}
+        shared = {f"{_SHARED}{name}": (None, heads, None, size) for name, size in of_names.items()}
         numbers = dict.fromkeys(("index", "reached"), (batch,))
         return own | shared | numbers | {"mask": (batch, slots)}
 
@@ -467,8 +468,7 @@ def merged(earlier, own):
     result = own.replace(output=output)
     if own.weights is None:
         return result
-    weights = of_rows(earlier.weights), own.weights
-    pairs = zip(weights, parts, strict=True)
+    pairs = zip((of_rows(earlier.weights), own.weights), parts, strict=True)
     weights = [x * ops.cast(ops.exp(y[1] - lse), x.dtype)[..., None] for x, y in pairs]
     return result.replace(weights=ops.concatenate(weights, axis=-1))
 

@@ -254,7 +254,7 @@ class Generating:
 
     def _request(self, prompt, mask, max_tokens, method, cache, draft, settings, more):
         """The `Request` of a call, which checks it."""
-        decoder = getattr(self, "decoder", self)
+        decoder: Any = getattr(self, "decoder", self)
         past = {} if cache is None else dict(cache)
         text, unread = _texts(decoder, prompt, mask, past)
         if past and len(text) > 1 == past["cache"][0]["index"].shape[0]:

@@ -34,7 +34,7 @@ def plot_attention(
     query_tokens: labels.Tokens | None = None,
     key_tokens: labels.Tokens | None = None,
     title: str | None = None,
-    cmap: str | Colormap | None = None,
+    cmap: str | Colormap = "Blues",
     *,
     figsize: tuple[float, float] | None = None,
     vmax: float | None = None,
@@ -52,7 +52,7 @@ def plot_attention(
             such as contributions, gradients, or the weights of a `DifferentialAttention`: two
             colors then meet at 0.
         title: of the figure.
-        cmap: a matplotlib color map; by default "Blues", and "RdBu" for numbers with signs.
+        cmap: a matplotlib color map. For numbers with signs, "RdBu" replaces the default.
         figsize: width and height of the figure in inches; by default as large as its words need.
         vmax: the end of the scale of all layers.
         series: (S,) or (S, F), drawn over the keys, above each column of panels.
@@ -109,7 +109,7 @@ def plot_attention(
     lines, panels = panels[:above], panels[above:]
     ends = {id(layer): vmax or _end(layer.weights) for layer in layers}
     signed = any(layer.weights.min() < 0 for layer in layers)
-    cmap = cmap or ("RdBu" if signed else "Blues")
+    cmap = "RdBu" if signed and cmap == "Blues" else cmap
     for n, (axes, row, height) in enumerate(zip(panels, rows, heights, strict=True)):
         for column, (layer, head) in enumerate(row):
             end = ends[id(layer)]
@@ -247,17 +247,16 @@ def _short(word, letters):
 
 def _label(axis, tokens, count, inches, text, **options):
     """Words at an axis, or numbers without any; at round intervals if not all can be read."""
-    pitch = 72 * inches / count
-    shown = [] if tokens == [] else range(count)
-    if shown and (tokens is not None or count > 1):
-        readable = 6.5 / pitch if tokens is not None else 18 / pitch
+    pitch, step = 72 * inches / count, 1
+    numbers = tokens is None
+    shown = range(0) if tokens == [] or (numbers and count == 1) else range(count)
+    if shown:
+        readable = (18 if numbers else 6.5) / pitch
         steps = (n * 10**power for power in range(7) for n in (1, 2, 5))
-        shown = range(0, count, next(step for step in steps if step >= readable))
-    elif tokens is None:
-        shown = []
-    words = [_short(str(n) if tokens is None else tokens[n], LONGEST_WORD) for n in shown]
-    step = shown.step if shown else 1
-    size = min(9 if tokens is not None else 8, 0.8 * step * pitch)
+        step = next(step for step in steps if step >= readable)
+        shown = shown[::step]
+    words = [_short(str(n) if numbers else tokens[n], LONGEST_WORD) for n in shown]
+    size = min(8 if numbers else 9, 0.8 * step * pitch)
     axis.set_ticks(list(shown), words, fontsize=size, **text, **options)
 
 
