@@ -2,8 +2,8 @@
 
     taskset -c 0 python -m benchmarks.long_sequences --output long_sequences_tensorflow.json
 
-A step is `train_on_batch` of a model of one causal layer with 4 heads and 256 features, with the
-defaults of Keras. "seconds" are those of the processor, on one core: the median of steps in turns.
+A step is `train_on_batch` of a model of one causal layer with 4 heads and 256 features, with
+Keras's defaults. "seconds" are those of the processor, on one core: the median of steps in turns.
 "MiB" is that by which a process grows in a step, after one of 256 tokens.
 """
 
