@@ -325,10 +325,10 @@ def _optimized(module, arrays, carried):
 def _functional(module, arrays):
     """A graph of expressions, each of which is computed once; or None if it has effects."""
     for node in module.graph.nodes:
+        copy = node.args[0] if node.target is aten.index_put_.default else None
         # Keras writes into a copy, which nobody else reads.
-        if node.target is aten.index_put_.default and len(node.args[0].users) == 1:
-            if node.args[0].target is aten.clone.default:
-                node.target = aten.index_put.default
+        if copy is not None and copy.target is aten.clone.default and len(copy.users) == 1:
+            node.target = aten.index_put.default
     if not all(map(_is_expression, module.graph.nodes)):
         try:
             module = _record(torch.func.functionalize(module), arrays)
