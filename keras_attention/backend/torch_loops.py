@@ -324,10 +324,11 @@ def _optimized(module, arrays, carried):
 
 def _functional(module, arrays):
     """A graph of expressions, each of which is computed once; or None if it has effects."""
-    for copy in module.graph.find_nodes(op="call_function", target=aten.clone.default):
+    for node in module.graph.nodes:
+        copy = node.args[0] if node.target is aten.index_put_.default else None
         # Keras writes into a copy, which nobody else reads.
-        if [node.target for node in copy.users] == [aten.index_put_.default]:
-            next(iter(copy.users)).target = aten.index_put.default
+        if copy is not None and copy.target is aten.clone.default and len(copy.users) == 1:
+            node.target = aten.index_put.default
     if not all(map(_is_expression, module.graph.nodes)):
         try:
             module = _record(torch.func.functionalize(module), arrays)
