@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_attention.backend import backend
-from keras_attention.generation.generated import apart, together
+from keras_attention.generation.generated import inside
 from keras_attention.sequences import shapes
 
 # The `notes` of a program that is being traced: whether rows are lost, unknown yet, with the trace.
@@ -91,22 +91,25 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
         )
 
     def noted(*arrays):
-        """The result, and whether rows are lost, of each loop."""
+        """The result, the caches in it, which it is no tree of, and which rows are lost."""
         outer = getattr(_tracing, "notes", [])
         _tracing.notes = []
         try:
-            outputs, trace = apart(function(*arrays)), backend.trace_id()
+            outputs, trace = function(*arrays), backend.trace_id()
+            caches = [found.cache for found in inside(outputs)]
             # Values computed in a loop inside the function do not leave the loop.
-            return outputs, [lost for origin, lost in _tracing.notes if origin == trace]
+            return outputs, caches, [lost for origin, lost in _tracing.notes if origin == trace]
         finally:
             _tracing.notes = outer
 
     program = backend.compile(noted, layer)
 
     def call(*arrays):
-        outputs, found = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
-        for lost in found:
-            _check(lost)
-        return together(outputs)
+        outputs, caches, lost = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
+        for rows in lost:
+            _check(rows)
+        for found, cache in zip(inside(outputs), caches, strict=True):
+            found.cache = cache
+        return outputs
 
     return call

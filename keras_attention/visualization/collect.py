@@ -213,7 +213,9 @@ def attention_layers(model):
             within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
                 if traits.of(layer).has_weights:
-                    named[_unused("/".join(path) or layer.name, named)] = layer
+                    name = "/".join(path) or layer.name
+                    candidates = (f"{name}_{n}" if n else name for n in itertools.count())
+                    named[next(x for x in candidates if x not in named)] = layer
                 within = [True]
             attends[id(layer)] = any(within)
         return attends[id(layer)]
@@ -226,9 +228,3 @@ def _name(layer, part):
     """The displayed name of `part` of a layer: its own, unless that is only for old files."""
     crossing = isinstance(layer, TransformerBlock) and layer.cross_attention
     return "cross_attention" if crossing and part is layer.cross_attention_layer else part.name
-
-
-def _unused(name, names):
-    """`name`, with a number appended if it is one of `names`."""
-    candidates = (f"{name}_{number}" if number else name for number in itertools.count())
-    return next(candidate for candidate in candidates if candidate not in names)
