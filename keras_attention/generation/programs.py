@@ -9,6 +9,7 @@ from typing import TypeVar
 import keras
 from keras import ops
 
+from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.generation.generated import inside
 from keras_attention.sequences import shapes
@@ -83,12 +84,7 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
     """
     if not callable(function):
         raise TypeError(f"`function` must be a function of arrays. Received: {function!r}")
-    if not isinstance(layer, keras.Layer):
-        raise TypeError(f"`layer` must be a Keras layer or model. Received: {layer!r}")
-    if not layer.built:
-        raise ValueError(
-            f"`layer` must be built, so that its variables exist. Received: {layer!r}, not built"
-        )
+    saving.check_built("layer", layer)
 
     def noted(*arrays):
         """The result, the caches in it, which it is no tree of, and which rows are lost."""

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_attention import saving
 from keras_attention.core import keras_private, rematerialization, tap
 from keras_attention.core.hints import Tensors
 from keras_attention.layers import traits
@@ -71,7 +72,7 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     block/attention (1, 2, 4, 4)
     pooling/attention (1, 1, 1, 4)
     """
-    check_model("collect_attention", model)
+    saving.check_built("model", model)
     records = _Records()
     inference(functools.partial(model, inputs, **kwargs), attention_layers(model), records.add)
     if records.unseen:
@@ -87,17 +88,6 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
             f"time have none. Received: {type(model).__name__} {model.name!r}"
         )
     return records.scores
-
-
-def check_model(function, model):
-    """Raises unless `model` is a built layer, for a function of that name."""
-    if not isinstance(model, keras.Layer):
-        raise TypeError(f"`model` must be a Keras model or layer. Received: {type(model).__name__}")
-    if not model.built:
-        raise ValueError(
-            f"The model has no weights yet: call it once before `{function}`. "
-            f"Received: {type(model).__name__} {model.name!r}, not built"
-        )
 
 
 # Two collections of one model would wrap and restore each other's calls.
