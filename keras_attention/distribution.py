@@ -2,6 +2,7 @@
 
 import keras
 
+from keras_attention import saving
 from keras_attention.core import keras_private
 from keras_attention.core.sequence_parallel import SequenceParallel
 from keras_attention.layers.blocks.feed_forward import FeedForward
@@ -77,14 +78,11 @@ def layout_map(
     """
     if not isinstance(mesh, keras.distribution.DeviceMesh):
         raise TypeError(f"`mesh` must be a `keras.distribution.DeviceMesh`. Received: {mesh!r}")
-    if not isinstance(model, keras.Layer):
-        raise TypeError(f"`model` must be a Keras model or layer. Received: {model!r}")
+    saving.check_built("model", model)
     if axis not in mesh.axis_names:
         raise ValueError(
             f"`axis` must be one of the mesh's axes, {mesh.axis_names}. Received: axis={axis!r}"
         )
-    if not model.built:
-        raise ValueError(f"`model` must be built. Received: {model!r}, not built")
     devices = mesh.shape[mesh.axis_names.index(axis)]
     layouts = keras.distribution.LayoutMap(mesh)
     for layer in (model, *keras_private.sublayers(model)):

@@ -59,8 +59,7 @@ def enable_lora(
     rank = shapes.check_count("rank", rank)
     alpha = shapes.check_optional_positive("alpha", alpha)
     chosen = [shapes.check_choice("projections", name, PROJECTIONS) for name in projections]
-    if not isinstance(model, keras.Layer):
-        raise TypeError(f"`model` must be a Keras model or layer. Received: {model!r}")
+    saving.check_layer("model", model)
     found = [
         layer
         for owner in (model, *keras_private.sublayers(model))

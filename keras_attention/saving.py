@@ -252,6 +252,15 @@ def check_layer(name, given, kind=keras.layers.Layer, optional=False):
     )
 
 
+def check_built(name, layer):
+    """`layer`, a Keras layer or model that has its weights."""
+    if not check_layer(name, layer).built:
+        raise ValueError(
+            f"`{name}` must be built, to have weights: call it once. Received: {layer!r}, not built"
+        )
+    return layer
+
+
 def check_depth(name, depth):
     """Raises if objects of a class are nested so deep that using them may exhaust the stack."""
     if depth > DEEPEST:

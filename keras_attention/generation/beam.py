@@ -97,9 +97,8 @@ def beam_search(
     >>> print(keras.ops.convert_to_numpy(found.tokens))  # 0.4 · 0.9, where greedy finds 0.5 · 0.4
     [[[2 0]]]
     """
-    strategy = Beams(**settings)
     ends = Ends(max_tokens, stop_tokens, pad_token, constraints)
-    return Search(strategy, ends, step).found(tokens, cache, memory, prompt)
+    return Search(Beams(**settings), ends, step).found(tokens, cache, memory, prompt)
 
 
 class Searched(NamedTuple):

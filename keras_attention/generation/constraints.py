@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from keras_attention.generation import rules
 from keras_attention.generation.rules import NO_TOKEN, NONE, Penalty, Rule, counted, row
 from keras_attention.sequences import shapes
 
@@ -85,13 +86,13 @@ class Constraints(Rule):
 
     def __post_init__(self):
         for name in ("suppress_tokens", "begin_suppress_tokens"):
-            self._set(name, _tokens(name, getattr(self, name)))
+            self._set(name, rules.read_tokens(name, getattr(self, name)))
         for name in ("forced_first_token", "forced_last_token"):
             token = getattr(self, name)
             if name == "forced_first_token" and isinstance(token, (tuple, list, np.ndarray)):
-                self._set(name, _tokens(name, token))
+                self._set(name, rules.read_tokens(name, token))
             elif token is not None:
-                self._set(name, _tokens(name, (token,))[0])
+                self._set(name, rules.read_tokens(name, (token,))[0])
         if not isinstance(self.sequence_bias, Mapping):
             raise TypeError(
                 "`sequence_bias` must be a dictionary from tuples of tokens to numbers. "
@@ -115,18 +116,20 @@ class Constraints(Rule):
     @functools.cached_property
     def parts(self):
         """The rules, in the order in which they change logits."""
-        first, size = self.forced_first_token, self.no_repeat_ngram_size
+        first, last = self.forced_first_token, self.forced_last_token
+        size = self.no_repeat_ngram_size
         words = {**self.sequence_bias, **dict.fromkeys(self.bad_words, NONE)}
         words |= {(token,): NONE for token in self.suppress_tokens}
         penalty = Penalty(self.repetition_penalty, prompt=True)
-        begin = NotFirst(self.begin_suppress_tokens, int(first is not None))
+        begin = {(token,): NONE for token in self.begin_suppress_tokens}
         found = [
             (Bias(words), words),
             (penalty, self.repetition_penalty != 1),
             (NoRepeats(size), size),
-            (begin, self.begin_suppress_tokens),
+            (Bias(begin, step=int(first is not None)), begin),
             (Fewest(self.min_tokens), self.min_tokens),
-            (Forced(first, self.forced_last_token), (first, self.forced_last_token) != (None,) * 2),
+            (Forced(first), first is not None),
+            (Forced(last, last=True), last is not None),
         ]
         return tuple(rule for rule, needed in found if needed)
 
@@ -142,8 +145,8 @@ class Constraints(Rule):
 
 def _words(name, values):
     """Sequences of tokens as tuples of tuples, none of them empty."""
-    _check_listed(name, values, "sequences of tokens")
-    words = tuple(_tokens(name, word) for word in values)
+    rules.check_listed(name, values, "sequences of tokens")
+    words = tuple(rules.read_tokens(name, word) for word in values)
     if () in words:
         raise ValueError(
             f"`{name}` must have sequences of at least one token. Received: {values!r}"
@@ -151,52 +154,24 @@ def _words(name, values):
     return words
 
 
-def _tokens(name, values):
-    """Tokens as a tuple of integers."""
-    _check_listed(name, values, "tokens")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise TypeError(f"`{name}` must have tokens, which are integers. Received: {value!r}")
-        if value < 0:
-            raise ValueError(f"`{name}` must have tokens of at least 0. Received: {value!r}")
-        shapes.check_range(name, value, "int32")
-    return tuple(map(int, values))
-
-
-def _check_listed(name, values, of):
-    if not isinstance(values, (tuple, list, np.ndarray)):
-        raise TypeError(f"`{name}` must be a tuple of {of}. Received: {values!r}")
-
-
 class Bias(Rule, saved=False):
-    """Adds a number to the logit of the last token of a sequence, after its others."""
-
-    def __init__(self, biases, fewest=None):
-        """Of a dictionary from tuples of tokens; with `fewest`, before so many tokens alone."""
-        self.biases, self.fewest = biases, fewest
-        self.alone = {word[0]: bias for word, bias in biases.items() if len(word) == 1}
-        # Longer sequences by their length: those of one length are compared at once.
-        self.longer: dict[int, dict] = {}
-        for word, bias in biases.items():
-            if len(word) > 1:
-                self.longer.setdefault(len(word), {})[word] = bias
-        self.tokens = tuple(token for word in biases for token in word)
-        self.form = "bias", tuple(biases.items()), fewest
+    """Adds numbers to the logits of the last tokens of sequences, in one step or in all."""
 
     form: Any = None
-    reads_prompt = property(lambda self: bool(self.longer) and self.fewest is None)
     title = "`sequence_bias` or `bad_words` of several tokens"
 
+    def __init__(self, biases, step=None):
+        """Of a dictionary from tuples of tokens."""
+        self.biases, self.step = biases, step
+        self.tokens = tuple(token for word in biases for token in word)
+        self.reads_prompt = any(len(word) > 1 for word in biases)
+        self.form = "bias", tuple(biases.items()), step
+
     def __call__(self, logits, text):
-        size, changed = logits.shape[1], logits
-        if self.alone:
-            changed = changed + ops.convert_to_tensor(row(size, self.alone))
-        for length, words in self.longer.items():
-            before = text.last(length - 1, generated=self.fewest is not None)
-            changed = changed + _bias_of(words, before, size)
-        if self.fewest is None:
+        changed = _biased(logits, self.biases, text)
+        if self.step is None:
             return changed
-        return ops.where((text.lengths < self.fewest)[:, None], changed, logits)
+        return ops.where((text.lengths == self.step)[:, None], changed, logits)
 
 
 class Fewest(Rule, saved=False):
@@ -208,7 +183,8 @@ class Fewest(Rule, saved=False):
         self.count = count
 
     def __call__(self, logits, text):
-        return Bias(dict.fromkeys(text.stops, NONE), self.count)(logits, text)
+        changed = _biased(logits, dict.fromkeys(text.stops, NONE), text, generated=True)
+        return ops.where((text.lengths < self.count)[:, None], changed, logits)
 
 
 class NoRepeats(Rule, saved=False):
@@ -220,94 +196,59 @@ class NoRepeats(Rule, saved=False):
         self.size = size
 
     def __call__(self, logits, text):
-        found = _followers(text.tokens, text.last(self.size - 1))
+        before, following = text.last(self.size - 1), text.tokens[:, self.size - 1 :]
+        same = ops.logical_and(following >= 0, ops.all(before >= 0, axis=1, keepdims=True))
+        for n in range(self.size - 1):
+            window = text.tokens[:, n : n + ops.shape(following)[1]]
+            same = ops.logical_and(same, ops.equal(window, before[:, n : n + 1]))
+        found = ops.where(same, following, NO_TOKEN)
         return ops.where(counted(found, logits.shape[1]) > 0, NONE, logits)
 
 
-class NotFirst(Rule, saved=False):
-    """Forbids tokens in the step of this number."""
-
-    reads_prompt = False
-
-    def __init__(self, tokens, step):
-        self.tokens, self.step = tokens, step
-
-    def __call__(self, logits, text):
-        first = row(logits.shape[1], dict.fromkeys(self.tokens, 1.0)) > 0
-        now = (text.lengths == self.step)[:, None]
-        return ops.where(ops.logical_and(now, first), NONE, logits)
-
-
 class Forced(Rule, saved=False):
-    """Forbids all tokens but one in the first step, which rows may have of their own, or the last.
+    """Forbids all tokens but one, which rows may have of their own, in the first step or the last.
 
-    With one token at most the first is the last: then the last one's rule wins.
+    With one token at most the first is the last: then the rule that comes last wins.
     """
 
+    form: Any = None
     reads_prompt = False
 
-    def __init__(self, first=None, last=None):
-        self.first, self.last = first, last
-        firsts = () if first is None else first if isinstance(first, tuple) else (first,)
-        self.tokens = (*firsts, *(() if last is None else (last,)))
-
-    @property
-    def form(self):
+    def __init__(self, token, last=False):
+        self.token, self.last, self.of_rows = token, last, isinstance(token, tuple)
+        self.tokens = token if self.of_rows else (token,)
         # Those of rows are arrays that a program is given.
-        first = "by row" if isinstance(self.first, tuple) else self.first
-        return "forced", first, self.last
+        self.form = "forced", None if self.of_rows else token, last
 
     def initial_state(self, rows):
-        if not isinstance(self.first, tuple):
+        if not self.of_rows:
             return ()
-        sizes = {"tokens": rows, "forced_first_token": len(self.first)}
+        sizes = {"tokens": rows, "forced_first_token": len(self.token)}
         shapes.check_same("Rows of `tokens` and of `forced_first_token`", **sizes)
-        return ops.convert_to_tensor(self.first, "int32")
+        return ops.convert_to_tensor(self.token, "int32")
 
     def __call__(self, logits, text):
-        for token, here in self._cases(text):
-            only = ops.arange(logits.shape[1], dtype="int32") == token
-            only = ops.where(only, 0.0, NONE)
-            logits = ops.where(here[:, None], only, logits)
-        return logits
-
-    def _cases(self, text):
-        """Each token, or tokens (R, 1), and the rows (R,) in which it comes now."""
-        found = []
-        if self.first is not None:
-            first = text.state[:, None] if isinstance(self.first, tuple) else self.first
-            found.append((first, text.lengths == 0))
-        if self.last is not None:
-            found.append((self.last, text.lengths + 1 == text.limits))
-        return found
+        token = text.state[:, None] if self.of_rows else self.token
+        only = ops.arange(logits.shape[1], dtype="int32") == token
+        return ops.where(self.forces(text)[:, None], ops.where(only, 0.0, NONE), logits)
 
     def forces(self, text):
-        return functools.reduce(ops.logical_or, [here for _, here in self._cases(text)])
+        return text.lengths + 1 == text.limits if self.last else text.lengths == 0
 
 
-def among(array, numbers):
-    """Where an array has one of some numbers."""
-    found = ops.zeros_like(array, dtype="bool")
-    for number in numbers:
-        found = ops.logical_or(found, ops.equal(array, number))
-    return found
-
-
-def _bias_of(words, before, size):
-    """What is added to logits (R, `size`) for sequences of one length, after `before`."""
-    known = np.array(list(words), "int32")
-    ends = ops.all(ops.equal(before[:, None], known[None, :, :-1]), axis=2)
-    # Of the sequences with one last token, at most one matches, since all have one length.
-    last = ops.where(ends, known[None, :, -1], NO_TOKEN)
-    return counted(last, size, np.array(list(words.values()), "float32"))
-
-
-def _followers(text, before):
-    """The tokens that follow `before` (R, N) in a text (R, T), and no token elsewhere."""
-    count = before.shape[1]
-    following = text[:, count:]
-    windows = ops.shape(following)[1]
-    same = ops.logical_and(following >= 0, ops.all(before >= 0, axis=1, keepdims=True))
-    for n in range(count):
-        same = ops.logical_and(same, ops.equal(text[:, n : n + windows], before[:, n : n + 1]))
-    return ops.where(same, following, NO_TOKEN)
+def _biased(logits, biases, text, generated=False):
+    """Logits to which numbers are added after a text, or what is generated of it."""
+    size = logits.shape[1]
+    alone = {word[0]: bias for word, bias in biases.items() if len(word) == 1}
+    if alone:
+        logits = logits + ops.convert_to_tensor(row(size, alone))
+    # Sequences of one length are compared at once.
+    for length in sorted({len(word) for word in biases} - {1}):
+        words = {word: bias for word, bias in biases.items() if len(word) == length}
+        known = np.array(list(words), "int32")
+        before = text.last(length - 1, generated)
+        ends = ops.all(ops.equal(before[:, None], known[None, :, :-1]), axis=2)
+        # Of the sequences with one last token, at most one matches, since all have one length.
+        last = ops.where(ends, known[None, :, -1], NO_TOKEN)
+        logits = logits + counted(last, size, np.array(list(words.values()), "float32"))
+    return logits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keras_attention.core.hints import Tensor, Tensors
 
@@ -50,36 +50,12 @@ class Generated(_Generated):
     cache: Tensors = ()
 
 
-class _Apart(NamedTuple):
-    """A `Generated` with its cache, which trees know nothing of."""
-
-    fields: Any
-    cache: Any
-
-
-def apart(outputs):
-    """A structure in which the cache of each `Generated` is among the leaves."""
-    return _rebuilt(outputs, Generated, lambda x: _Apart(tuple(x), x.cache))
-
-
-def together(outputs):
-    """The structure of which `apart` made this one."""
-
-    def joined(x):
-        found = Generated(*x.fields)
-        found.cache = x.cache
-        return found
-
-    return _rebuilt(outputs, _Apart, joined)
-
-
-def _rebuilt(nested, kind, replace):
-    """A structure with other parts of a kind. Keras's own rebuilds each tuple on PyTorch first."""
-    if isinstance(nested, kind):
-        return replace(nested)
+def inside(nested):
+    """Each `Generated` in a structure of dictionaries and sequences, in an order of their names."""
+    if isinstance(nested, Generated):
+        return [nested]
     if isinstance(nested, dict):
-        return type(nested)((name, _rebuilt(x, kind, replace)) for name, x in nested.items())
-    if not isinstance(nested, (list, tuple)):
-        return nested
-    parts = [_rebuilt(x, kind, replace) for x in nested]
-    return type(nested)(*parts) if hasattr(nested, "_fields") else type(nested)(parts)
+        # A program may have put them in another order.
+        nested = [x for _, x in sorted(nested.items(), key=lambda item: str(item[0]))]
+    parts = nested if isinstance(nested, (list, tuple)) else ()
+    return [found for part in parts for found in inside(part)]

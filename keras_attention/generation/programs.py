@@ -9,8 +9,9 @@ from typing import TypeVar
 import keras
 from keras import ops
 
+from keras_attention import saving
 from keras_attention.backend import backend
-from keras_attention.generation.generated import apart, together
+from keras_attention.generation.generated import inside
 from keras_attention.sequences import shapes
 
 # The `notes` of a program that is being traced: whether rows are lost, unknown yet, with the trace.
@@ -83,30 +84,28 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
     """
     if not callable(function):
         raise TypeError(f"`function` must be a function of arrays. Received: {function!r}")
-    if not isinstance(layer, keras.Layer):
-        raise TypeError(f"`layer` must be a Keras layer or model. Received: {layer!r}")
-    if not layer.built:
-        raise ValueError(
-            f"`layer` must be built, so that its variables exist. Received: {layer!r}, not built"
-        )
+    saving.check_built("layer", layer)
 
     def noted(*arrays):
-        """The result, and whether rows are lost, of each loop."""
+        """The result, the caches in it, which it is no tree of, and which rows are lost."""
         outer = getattr(_tracing, "notes", [])
         _tracing.notes = []
         try:
-            outputs, trace = apart(function(*arrays)), backend.trace_id()
+            outputs, trace = function(*arrays), backend.trace_id()
+            caches = [found.cache for found in inside(outputs)]
             # Values computed in a loop inside the function do not leave the loop.
-            return outputs, [lost for origin, lost in _tracing.notes if origin == trace]
+            return outputs, caches, [lost for origin, lost in _tracing.notes if origin == trace]
         finally:
             _tracing.notes = outer
 
     program = backend.compile(noted, layer)
 
     def call(*arrays):
-        outputs, found = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
-        for lost in found:
-            _check(lost)
-        return together(outputs)
+        outputs, caches, lost = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
+        for rows in lost:
+            _check(rows)
+        for found, cache in zip(inside(outputs), caches, strict=True):
+            found.cache = cache
+        return outputs
 
     return call

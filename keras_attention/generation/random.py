@@ -41,15 +41,15 @@ def streams(seed: Seed, rows: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform(words: Tensor, rows: Tensor, count: int) -> Tensor:
-    """Float32 numbers in [0, 1), two for each of `count` steps and each row: (count, 2, B).
+    """Float32 numbers in [0, 1), two for each of `count` steps and each row: (B, count, 2).
 
     They are of Threefry-2x32 with 20 rounds (Salmon et al. 2011), whose numbers depend on a key
     and a counter alone: the key on a row's stream, the counter on the step.
     """
     zeros = ops.zeros_like(rows)
-    key = [word[None] for word in _threefry((words[:, 0], words[:, 1]), (rows, zeros))]
-    step = ops.arange(count, dtype="int32")[:, None] + zeros
-    bits = ops.stack(_threefry(key, (step, ops.zeros_like(step))), axis=1)
+    key = [word[:, None] for word in _threefry((words[:, 0], words[:, 1]), (rows, zeros))]
+    step = ops.arange(count, dtype="int32") + zeros[:, None]
+    bits = ops.stack(_threefry(key, (step, ops.zeros_like(step))), axis=2)
     return ops.cast(_shifted(bits, 8), "float32") * 2.0**-24
 
 

@@ -89,11 +89,8 @@ class Rule(saving.Configurable, saved=False):
     [[2 1 2 1]]
     """
 
-    @property
-    def reads_prompt(self) -> bool:
-        """Whether it reads a prompt too, which then must be given."""
-        return True
-
+    # Whether it reads a prompt too, which then must be given.
+    reads_prompt: bool = True
     # Tokens that it is about, which must be in the vocabulary.
     tokens: tuple[int, ...] = ()
 
@@ -182,20 +179,16 @@ class Penalty(Rule):
         self.presence = shapes.check_number("presence", presence)
         self.frequency = shapes.check_number("frequency", frequency)
         self.window = shapes.check_optional_count("window", window)
-        self.prompt = shapes.check_flag("prompt", prompt)
+        self.prompt = self.reads_prompt = shapes.check_flag("prompt", prompt)
 
     title = "`repetition_penalty`, or a `Penalty` of the prompt"
 
-    @property
-    def reads_prompt(self):
-        return self.prompt
-
     def __call__(self, logits, text):
-        tokens = text.where(self.prompt, self.window)
+        counts = counted(text.where(self.prompt, self.window), logits.shape[1])
         if self.repetition != 1:
-            logits = penalized(logits, tokens, self.repetition)
+            changed = ops.where(logits > 0, logits / self.repetition, logits * self.repetition)
+            logits = ops.where(counts > 0, changed, logits)
         if self.presence or self.frequency:
-            counts = counted(tokens, logits.shape[1])
             logits = logits - self.presence * ops.cast(counts > 0, "float32")
             logits = logits - self.frequency * counts
         return logits
@@ -237,12 +230,6 @@ class LengthDecay(Rule):
         return ops.where(ops.logical_and(stops > 0, logits > NONE), logits + change, logits)
 
 
-def penalized(logits, text, penalty):
-    """Logits (R, V) in which the tokens of a text (R, T) are less likely."""
-    changed = ops.where(logits > 0, logits / penalty, logits * penalty)
-    return ops.where(counted(text, logits.shape[1]) > 0, changed, logits)
-
-
 def counted(tokens, size, values=1.0):
     """(R, `size`): how often a row has each of its tokens (R, N), or sums of `values`, (N,)."""
     inside = ops.logical_and(tokens >= 0, tokens < size)
@@ -256,9 +243,9 @@ def counted(tokens, size, values=1.0):
     return ops.reshape(sums, (rows, size + 1))[:, :size]
 
 
-def row(size, values, otherwise=0.0):
-    """(1, `size`) with a value for some tokens."""
-    found = np.full((1, size), otherwise, "float32")
+def row(size, values):
+    """(1, `size`) with a value for some tokens, and 0 for others."""
+    found = np.zeros((1, size), "float32")
     found[0, list(values)] = list(values.values())
     return found
 
@@ -278,6 +265,24 @@ def forced(rules, text, states):
         if here is not None:
             found = here if found is None else ops.logical_or(found, here)
     return found
+
+
+def check_listed(name, values, of):
+    """Raises unless values are a sequence."""
+    if not isinstance(values, (tuple, list, np.ndarray)):
+        raise TypeError(f"`{name}` must be a tuple of {of}. Received: {values!r}")
+
+
+def read_tokens(name, values, least=0):
+    """Tokens as a tuple of integers."""
+    check_listed(name, values, "tokens")
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise TypeError(f"`{name}` must have tokens, which are integers. Received: {value!r}")
+        if value < least:
+            raise ValueError(f"`{name}` must have tokens of at least {least}. Received: {value!r}")
+        shapes.check_range(name, value, "int32")
+    return tuple(map(int, values))
 
 
 def check_vocabulary(rules, size):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_attention.backend import backend
@@ -159,9 +158,8 @@ def sample(
     >>> int(keras.ops.max(found.tokens)) < 10
     True
     """
-    strategy = Sampling(**settings)
-    ends = Ends(max_tokens, stop_tokens, pad_token, constraints).after(strategy)
-    return Search(strategy, ends, step).found(tokens, cache, memory, prompt)
+    ends = Ends(max_tokens, stop_tokens, pad_token, constraints)
+    return Search(Sampling(**settings), ends, step).found(tokens, cache, memory, prompt)
 
 
 def draw(
@@ -257,40 +255,15 @@ class Greedy:
 
     def advance(self, ends, constants, carried, logits):
         """Which rows are continued, None for each itself, states of rules, and the texts after."""
-        chosen, states, _ = self.written(ends, constants, carried, logits[:, None])
-        return None, states, chosen
-
-    def written(self, ends, constants, carried, logits, drafts=None):
-        """The texts after one more token, or several: (texts, states of rules, tokens by row).
-
-        Args:
-            logits: (R, N, V) after the last token, and after each of the drafts.
-            drafts: (R, N − 1): as long as they are what is chosen, the next one counts.
-        """
         chosen, active = carried.chosen, self.unfinished(carried)
-        count = logits.shape[1]
-        places = chosen.lengths[:, None] + ops.arange(count, dtype="int32")
-
-        def each(x):
-            return x if count == 1 else ops.repeat(x, count, axis=0)
-
-        states, history = [carried.states], chosen.history
-        if count > 1:
-            history = _written(history, places[:, :-1], active[:, None], drafts)
-            for n in range(count - 1):
-                states.append(ends.next_states(states[-1], drafts[:, n]))
-        of_places = [keras.tree.map_structure(lambda *x: _flat(ops.stack(x, axis=1)), *states)]
-        of_places = states if count == 1 else of_places
-        logits, lengths = _flat(logits), _flat(places)
-        limits, prompt = each(constants["limits"]), constants.get("prompt")
+        lengths, limits = chosen.lengths, constants["limits"]
         allowed, certain, text = logits, None, None
         if ends.rules or any(len(stop) > 1 for stop in ends.stops):
-            prompt = None if prompt is None else each(prompt)
-            text = text_of(each(ops.transpose(history)), lengths, limits, prompt, ends.stops)
-            allowed = rules.apply(ends.rules, logits, text, of_places[0])
-            certain = rules.forced(ends.rules, text, of_places[0])
-        numbers = constants if count == 1 else self.of_rows(constants, count)
-        new = ops.cast(self.choose(allowed, numbers, lengths), "int32")
+            given = lengths, limits, constants.get("prompt"), ends.stops
+            text = text_of(ops.transpose(chosen.history), *given)
+            allowed = rules.apply(ends.rules, logits, text, carried.states)
+            certain = rules.forced(ends.rules, text, carried.states)
+        new = ops.cast(self.choose(allowed, constants, lengths), "int32")
         logits, norm = normalized(logits)
         log_prob = (backend.take_last(logits, new[:, None]) - norm)[:, 0]
         stuck = norm[:, 0] == NONE
@@ -302,36 +275,17 @@ class Greedy:
         log_prob = ops.where(stuck, NONE, log_prob)
         ended = ops.logical_or(ends.stopping(text, new), lengths + 1 >= limits)
         ended = ops.logical_or(stuck, ended)
-        new, log_prob, stuck, ended = (
-            ops.reshape(x, (-1, count)) for x in (new, log_prob, stuck, ended)
-        )
-        alive = active[:, None]
-        if count > 1:
-            right = ops.logical_and(new[:, :-1] == drafts, ops.logical_not(ended[:, :-1]))
-            right = ops.cumprod(ops.cast(right, "int32"), axis=1) > 0
-            alive = ops.concatenate([alive, ops.logical_and(alive, right)], axis=1)
-        going = ops.logical_and(alive, ops.logical_not(stuck))
-        more = ops.sum(ops.cast(going, "int32"), axis=1)
+        going = ops.logical_and(active, ops.logical_not(stuck))
         # A row that has ended keeps stepping, with a token that is in the vocabulary.
-        last = new[:, 0]
-        if count > 1:
-            last = backend.take_last(new, ops.maximum(more - 1, 0)[:, None])[:, 0]
-        tokens = ops.where(more > 0, last, chosen.tokens)
-        ended = ops.any(ops.logical_and(alive, ended), axis=1)
+        tokens = ops.where(going, new, chosen.tokens)
         after = Written(
             tokens,
             ops.logical_or(chosen.finished, ended),
-            chosen.lengths + ops.cast(more, "int32"),
-            _written(chosen.history, places, going, new),
-            _written(chosen.log_probs, places, alive, log_prob),
+            lengths + ops.cast(going, "int32"),
+            write(chosen.history, lengths[:, None], going[:, None], new[:, None]),
+            write(chosen.log_probs, lengths[:, None], active[:, None], log_prob[:, None]),
         )
-        taken = ops.cast(ops.sum(ops.cast(alive, "int32"), axis=1), "int32")
-        states = states[0] if count == 1 else ends.chosen_states(states, taken - 1)
-        return after, ends.next_states(states, tokens), taken
-
-    def of_rows(self, constants, count):
-        """Its constants, for each of so many rows that a row becomes."""
-        return constants
+        return None, ends.next_states(carried.states, tokens), after
 
     def result(self, ends, constants, carried):
         chosen = carried.chosen
@@ -339,12 +293,12 @@ class Greedy:
         return Generated(history, chosen.lengths, log_probs, ops.sum(log_probs, axis=1))
 
 
-def _flat(array):
+def flat(array):
     """(R, N, …) as (R · N, …)."""
     return ops.reshape(array, (-1, *array.shape[2:]))
 
 
-def _written(history, places, here, values):
+def write(history, places, here, values):
     """A history (T + 1, R) with values (R, N) at places (R, N), where these are `here`.
 
     Others are written into its last entry, which means nothing.
@@ -352,8 +306,8 @@ def _written(history, places, here, values):
     count = history.shape[0]
     at = ops.where(here, ops.minimum(places, count - 1), count - 1)
     row = ops.zeros_like(at) + ops.arange(ops.shape(at)[0], dtype="int32")[:, None]
-    indices = ops.stack([_flat(at), _flat(row)], axis=1)
-    return ops.scatter_update(history, indices, ops.cast(_flat(values), history.dtype))
+    indices = ops.stack([flat(at), flat(row)], axis=1)
+    return ops.scatter_update(history, indices, ops.cast(flat(values), history.dtype))
 
 
 # Logits this far below the best have a probability of 0 in float32.
@@ -409,10 +363,6 @@ class Sampling(Greedy):
         # All numbers of the loop at once, which none can be drawn inside it more cheaply.
         return numbers | {"random": random.uniform(settings["words"], settings["rows"], max_tokens)}
 
-    def of_rows(self, constants, count):
-        numbers = {name: ops.repeat(constants[name], count, axis=0) for name in self.numbers}
-        return numbers | {"random": ops.repeat(constants["random"], count, axis=2)}
-
     def choose(self, logits, constants, lengths):
         candidates = None
         # The best is 0 first, so a small temperature cannot make two of them infinite.
@@ -434,8 +384,8 @@ class Sampling(Greedy):
             order = order - ops.max(order, axis=-1, keepdims=True)
             masses = _fewest(order, masses, constants["typical_p"])
         numbers = constants["random"]
-        at = ops.minimum(lengths, numbers.shape[0] - 1)[None, None]
-        numbers = ops.take_along_axis(numbers, ops.repeat(at, 2, axis=1), axis=0)[0]
+        at = ops.minimum(lengths, numbers.shape[1] - 1)[:, None, None]
+        numbers = ops.take_along_axis(numbers, ops.repeat(at, 2, axis=2), axis=1)[:, 0]
         index = _drawn(masses, numbers)
         if candidates is None:
             return index
@@ -450,20 +400,18 @@ def _is_of_rows(value):
 
 
 def _check_share(name, value):
-    if value is None or (_is_of_rows(value) and _are_shares(value)):
-        return
-    if _is_of_rows(value) or not (shapes.is_number(value) and 0 < value <= 1):
+    if _is_of_rows(value):
+        array = ops.convert_to_tensor(value)
+        values = shapes.visible_values(array)
+        inside = values is None or ((values > 0) & (values <= 1)).all()
+        is_share = len(array.shape) == 1 and inside
+    else:
+        is_share = value is None or (shapes.is_number(value) and 0 < value <= 1)
+    if not is_share:
         raise ValueError(
             f"`{name}` must be None or a number in (0, 1], or such numbers (B,). "
             f"Received: {name}={value!r}"
         )
-
-
-def _are_shares(value):
-    value = ops.convert_to_tensor(value)
-    values = shapes.visible_values(value)
-    inside = values is None or ((values > 0) & (values <= 1)).all()
-    return len(value.shape) == 1 and bool(inside)
 
 
 def _fewest(order, masses, share):
@@ -533,14 +481,14 @@ def _place(marked, number):
 
 
 def _drawn(masses, numbers):
-    """Indices (B,), drawn in proportion to the masses (B, V) with two numbers per row.
+    """Indices (B,), drawn in proportion to the masses (B, V) with two numbers (B, 2) per row.
 
     First a block, then an index within it.
     """
     blocks = _blocks(masses)
-    block = _drawn_at_once(ops.sum(blocks, axis=-1), numbers[0])
+    block = _drawn_at_once(ops.sum(blocks, axis=-1), numbers[:, 0])
     inside = ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]
-    return block * blocks.shape[2] + _drawn_at_once(inside, numbers[1])
+    return block * blocks.shape[2] + _drawn_at_once(inside, numbers[:, 1])
 
 
 def _drawn_at_once(masses, number):

@@ -24,37 +24,19 @@ Step: TypeAlias = Callable[..., tuple[Tensor, Tensors]]
 
 
 class Ends:
-    """Where texts end, and what stands after them, checked.
-
-    Args:
-        max_tokens: how many tokens a row may have at most, or integers (B,).
-        stop_tokens: tokens, and sequences of tokens, any of which ends its row.
-        pad_token: what fills rows after that.
-        constraints: None, a `Rule`, or a list of them.
-    """
+    """Where texts end, what stands after them, and rules: arguments of `greedy`, checked."""
 
     def __init__(self, max_tokens, stop_tokens=(), pad_token=0, constraints=None):
         self.max_tokens, self.limits = _limits(max_tokens)
-        _check_integers("pad_token", [pad_token])
-        self.pad_token = pad_token
-        if not isinstance(stop_tokens, (tuple, list)):
-            raise TypeError(
-                "`stop_tokens` must be a tuple of integers, and of sequences of integers. "
-                f"Received: stop_tokens={stop_tokens!r}"
-            )
+        # Others than those of the vocabulary are known when a step is made.
+        [self.pad_token] = rules.read_tokens("pad_token", [pad_token], least=-(2**31))
+        rules.check_listed("stop_tokens", stop_tokens, "tokens and of sequences of tokens")
         stops = [x if isinstance(x, (tuple, list)) and x else (x,) for x in stop_tokens]
-        for stop in stops:
-            _check_integers("stop_tokens", stop)
-        self.stops = tuple(tuple(map(int, stop)) for stop in stops)
+        self.stops = tuple(rules.read_tokens("stop_tokens", x, least=-(2**31)) for x in stops)
         if constraints is None:
             constraints = ()
         listed = isinstance(constraints, (list, tuple))
         self.rules = Rules(constraints if listed else (constraints,)).parts
-
-    def after(self, strategy):
-        """The same with the rules of a strategy after its own."""
-        self.rules = (*self.rules, *strategy.rules)
-        return self
 
     def check_vocabulary(self, size):
         """Raises if a stop token, or a token of a rule, is none of so many."""
@@ -70,16 +52,6 @@ class Ends:
         """The states of rules after tokens (R,)."""
         pairs = zip(self.rules, states, strict=True)
         return [rule.next_state(state, tokens) for rule, state in pairs]
-
-    def chosen_states(self, states, numbers):
-        """Of states of rules after none, one and more tokens, those of each row's number (R,)."""
-
-        def at(*arrays):
-            array = ops.stack(arrays, axis=1)
-            index = ops.reshape(ops.maximum(numbers, 0), (-1, *[1] * (len(array.shape) - 1)))
-            return ops.take_along_axis(array, index, axis=1)[:, 0]
-
-        return keras.tree.map_structure(at, *states)
 
     def stopping(self, text, tokens):
         """Which of the next tokens (R,) or (R, N) end the text before them."""
@@ -113,6 +85,8 @@ class Search:
                 f"`step` must be a function (tokens, cache) -> (logits, cache). Received: {step!r}"
             )
         self.strategy, self.ends, self.step, self.masked = strategy, ends, step, masked
+        # Those of a strategy come after the user's.
+        ends.rules = (*ends.rules, *strategy.rules)
 
     def arrays(self, tokens, cache, memory=None, prompt=None):
         """The arrays of the loop, checked, by name."""
@@ -138,11 +112,8 @@ class Search:
         if names:
             meaning = "(B, T), the tokens before the first generated one, and -1 for padding"
             prompt = integers("prompt", prompt, 2, meaning)
-            shapes.check_same(
-                "Rows of `tokens` and of every tensor of `prompt`",
-                tokens=known,
-                prompt=prompt.shape[0],
-            )
+            sizes = {"tokens": known, "prompt": prompt.shape[0]}
+            shapes.check_same("Rows of `tokens` and of every tensor of `prompt`", **sizes)
         limits = ends.limits
         if limits is None:
             limits = ops.full((rows,), ends.max_tokens, dtype="int32")
@@ -232,22 +203,26 @@ class Search:
         self.ends.check_vocabulary(shape[1])
         return ops.cast(logits, "float32"), cache
 
-    def result(self, constants, carried, cache=None):
-        """The `Generated`, whose cache is that of the loop if none is given."""
+    def run(self, arrays, begun=None):
+        """The whole loop: what does not change, and what it carries after the last step."""
+        constants, carried = begun or self.begin(arrays)
+        carried = self.go_on(constants, carried)
+        if self.strategy.copies > 1:
+            # Where a row has several texts, none of them has the cache of the last step.
+            carried = carried._replace(cache=arrays["cache"])
+            constants |= {"memory": arrays.get("memory")}
+        return constants, carried
+
+    def result(self, constants, carried):
+        """The `Generated`, with the cache that is carried."""
         found = self.strategy.result(self.ends, constants, carried)
         check_found(found.scores)
-        found.cache = carried.cache if cache is None else cache
+        found.cache = carried.cache
         return found
 
     def found(self, *given):
-        """The `Generated` of what `arrays` takes: the whole loop."""
-        arrays = self.arrays(*given)
-        constants, carried = self.begin(arrays)
-        carried = self.go_on(constants, carried)
-        # Where a row has several texts, none of them has the cache of the last step.
-        return self.result(
-            constants, carried, arrays["cache"] if self.strategy.copies > 1 else None
-        )
+        """The `Generated` of what `arrays` takes."""
+        return self.result(*self.run(self.arrays(*given)))
 
 
 class Carried(NamedTuple):
@@ -396,10 +371,3 @@ def integers(name, given, rank, meaning):
     if len(shape) != rank:
         raise ValueError(f"`{name}` must be {meaning}. Received: {name}.shape={shape}")
     return ops.cast(tensor, "int32")
-
-
-def _check_integers(name, values):
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"`{name}` must be integers. Received: {value!r}")
-        shapes.check_range(name, value, "int32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import keras
@@ -9,6 +10,7 @@ from keras import ops
 
 from keras_attention.core.hints import Tensor
 from keras_attention.generation.rules import NO_TOKEN
+from keras_attention.generation.sampling import Written, flat, write
 from keras_attention.generation.search import Carried, Search, text_of
 from keras_attention.sequences import shapes
 
@@ -126,10 +128,7 @@ class Speculation(Search):
     the texts are those of the search without a draft, whatever the draft. (Where models differ,
     fewer tokens are accepted than by the test of the papers, which keeps distributions, not texts.)
 
-    Args:
-        draft: a `PromptLookup` or `DraftModel`.
-        model: a `Decoder`.
-        **given: those of `Search`.
+    It has the draft, a `PromptLookup` or `DraftModel`, the `Decoder`, and what `Search` has.
     """
 
     def __init__(self, draft, model, **given):
@@ -146,12 +145,48 @@ class Speculation(Search):
         mask = ops.concatenate([here, ops.logical_and(here, drafts >= 0)], axis=1)
         logits, cache = self.model.steps(ids, cache, constants.get("memory"), mask)
         self.ends.check_vocabulary(logits.shape[2])
-        logits = ops.cast(logits, "float32")
-        given = self.ends, constants, carried, logits, drafts
-        chosen, states, taken = self.strategy.written(*given)
+        chosen, states, taken = self.written(constants, carried, ids, drafts, logits)
         cache = cut(self.model, cache, ids, mask, taken)
         cache = cache, self.draft.cut(state, ids, here, taken)
         return Carried(carried.count + 1, cache, states, chosen)
+
+    def written(self, constants, carried, ids, drafts, logits):
+        """The texts after the tokens that count, the states of rules, and their numbers (R,).
+
+        Each of the N places of tokens (R, N) is a row by itself, whose text has the drafts before.
+        """
+        chosen, count, states = carried.chosen, ids.shape[1], [carried.states]
+        places = chosen.lengths[:, None] + ops.arange(count, dtype="int32")
+        active = self.strategy.unfinished(carried)[:, None]
+        history = write(chosen.history, places[:, :-1], active, drafts)
+        for n in range(count - 1):
+            states.append(self.ends.next_states(states[-1], drafts[:, n]))
+        states = keras.tree.map_structure(lambda *x: flat(ops.stack(x, axis=1)), *states)
+        each = functools.partial(ops.repeat, repeats=count)
+        every = Written(
+            flat(ids),
+            each(chosen.finished, axis=0),
+            flat(places),
+            each(history, axis=1),
+            each(chosen.log_probs, axis=1),
+        )
+        of_rows = {name: each(x, axis=0) for name, x in constants.items() if name != "memory"}
+        given = Carried(carried.count, (), states, every), ops.cast(flat(logits), "float32")
+        _, states, after = self.strategy.advance(self.ends, of_rows, *given)
+        new, ended, lengths = (ops.reshape(x, (-1, count)) for x in after[:3])
+        right = ops.logical_and(new[:, :-1] == drafts, ops.logical_not(ended[:, :-1]))
+        alive = ops.concatenate([active, right], axis=1)
+        alive = ops.cumprod(ops.cast(alive, "int32"), axis=1) > 0
+        taken = ops.cast(ops.sum(ops.cast(alive, "int32"), axis=1), "int32")
+        rows = count * ops.arange(ops.shape(ids)[0], dtype="int32") + ops.maximum(taken - 1, 0)
+        tokens, finished, length, states = keras.tree.map_structure(
+            lambda x: ops.take(x, rows, axis=0), (*after[:3], states)
+        )
+        at = ops.minimum(flat(places), after.log_probs.shape[0] - 1)[None]
+        found = ops.reshape(ops.take_along_axis(after.log_probs, at, axis=0), (-1, count))
+        history = write(chosen.history, places, ops.logical_and(alive, lengths > places), new)
+        log_probs = write(chosen.log_probs, places, alive, found)
+        return Written(tokens, finished, length, history, log_probs), states, taken
 
 
 def cut(model, cache, ids, mask, taken):

@@ -33,9 +33,8 @@ def chosen(method: str, max_tokens: int | Tensor, settings: dict[str, Any]) -> t
         raise TypeError(
             f"Settings of method={method!r} are {[*known, *ENDS]}. Received also: {unknown}"
         )
-    strategy = STRATEGIES[method](**own)
     ends = Ends(max_tokens, **{name: x for name, x in settings.items() if name in ENDS})
-    return strategy, ends.after(strategy)
+    return STRATEGIES[method](**own), ends
 
 
 class Stream:

@@ -52,7 +52,7 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
     >>> without.count_params() == model.count_params()
     True
     """
-    chosen = _read("ablate_heads", model, heads)
+    chosen = _read(model, heads)
     copy = _copied(model)
     for old, new in zip(model.variables, copy.variables, strict=True):
         new.assign(old.value)
@@ -91,7 +91,7 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
     >>> smaller.get_layer("block").num_heads
     1
     """
-    chosen = _read("prune_heads", model, heads)
+    chosen = _read(model, heads)
     for name, (layer, _) in chosen.items():
         if not isinstance(layer, PROJECTED):
             raise ValueError(
@@ -188,9 +188,9 @@ class _Kept(NamedTuple):
         return np.take(array.reshape(apart), kept, axis=axis).reshape(shape)
 
 
-def _read(function, model, heads):
+def _read(model, heads):
     """The layer and the set of heads that a call names, by the layer's name."""
-    collect.check_model(function, model)
+    saving.check_built("model", model)
     layers = collect.attention_layers(model)
     if not isinstance(heads, Mapping) or not heads:
         raise ValueError(

@@ -71,7 +71,12 @@ def attention_entropy(scores: Weights) -> dict:
     >>> attention_entropy({"layer": weights})["layer"].round(3) + 0.0
     array([0.   , 0.693])
     """
-    return {name: _of_rows(array, _entropy) for name, array in _read(scores).items()}
+
+    def entropy(weights):
+        logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
+        return -(weights * logs).sum(axis=-1)
+
+    return {name: _of_rows(array, entropy) for name, array in _read(scores).items()}
 
 
 def attention_distance(scores: Weights, grid: tuple[int, int] | None = None) -> dict:
@@ -157,11 +162,6 @@ def _of_rows(array, measure):
     count = real.sum(axis=(0, 2))
     sums = np.where(real, values, 0.0).sum(axis=(0, 2))
     return np.divide(sums, count, out=np.full(sums.shape, np.nan), where=count > 0)
-
-
-def _entropy(weights):
-    logs = np.log(weights, out=np.zeros_like(weights), where=weights > 0)
-    return -(weights * logs).sum(axis=-1)
 
 
 # Capacities of edges are integers for SciPy: a weight of 1.

@@ -13,7 +13,7 @@ from keras_attention.generation import Generated, Stream
 from keras_attention.layers import kv_cache, traits
 from keras_attention.models import stepping
 from keras_attention.models.encoder import PAIRS, Stack
-from keras_attention.models.generating import Generating, tokens_of
+from keras_attention.models.generating import Generating, read_prompt
 from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import padded
 
@@ -64,6 +64,8 @@ class Decoder(Stack, Generating):
     (2, 1, 100)
     >>> model.generate(prompt, max_tokens=6).tokens.shape
     (2, 6)
+    >>> len(list(model.stream(prompt, max_tokens=3)))
+    3
     """
 
     # A cache has no room for masked cells, so its calls count real ones, and those without it too.
@@ -195,8 +197,8 @@ class Decoder(Stack, Generating):
                 as described.
         """
         more = {} if context is None else {"context": context}
-        given = prompt, mask, max_tokens, method, cache, draft, settings, more
-        return self._request(*given).text()
+        given = {"cache": cache, "draft": draft, **settings}
+        return self._request(prompt, max_tokens, more, mask, method, **given).text()
 
     def stream(
         self, prompt: Tensor | None, max_tokens: int | Tensor, *, chunk: int = 8, **settings: Any
@@ -213,20 +215,9 @@ class Decoder(Stack, Generating):
 
         Raises:
             ValueError, TypeError: as `generate`.
-
-        >>> import keras_attention as ka
-        >>> tokens = ka.Embeddings(ka.ScaledEmbedding(10, 4))
-        >>> model = ka.Decoder(
-        ...     [ka.TransformerBlock(8, 1, causal=True)], tokens, logits=ka.Logits(10)
-        ... )
-        >>> len(list(model.stream([[5, 7]], max_tokens=3)))
-        3
         """
-        given = {"mask": None, "method": "greedy", "cache": None, "context": None} | settings
-        mask, method, cache, context = map(given.pop, ("mask", "method", "cache", "context"))
-        more = {} if context is None else {"context": context}
-        request = self._request(prompt, mask, max_tokens, method, cache, None, given, more)
-        return request.stream(chunk)
+        more = {"context": x} if (x := settings.pop("context", None)) is not None else {}
+        return self._request(prompt, max_tokens, more, **settings).stream(chunk)
 
     def _memory(self, arrays):
         """The keys and values of a context, in a program; or None."""
@@ -378,37 +369,31 @@ class Decoder(Stack, Generating):
         It follows `before` tokens.
         """
         shapes.check_count("max_tokens", max_tokens)
-        prompt = tokens_of(prompt)
-        mask = masks.boolean("mask", mask)
-        if mask is not None:
-            # One row for all of a batch is not taken: the mask is stored in the cache.
-            shapes.check_rank("mask", mask, 2, "(batch, positions)")
-            what = "Batch sizes of `prompt` and its mask"
-            shapes.check_same(what, prompt=prompt.shape[0], mask=mask.shape[0])
-        mask = masks.padding(prompt, mask, "prompt", features=False)
-        embeddings, real, most = self.embeddings, mask, None
-        if embeddings is not None:
-            real = masks.both(mask, embeddings.compute_mask(prompt))
-            most = getattr(embeddings.positions, "max_length", None)
-        values, longest = None, prompt.shape[1]
-        if real is not None:
-            values = shapes.visible_values(real)
-            longest = None if values is None else int(np.max(np.sum(values, axis=1), initial=1))
-        # A prompt of one token is a start token, which may equal the padding token, as in T5.
+        prompt, mask, real = read_prompt(self, prompt, mask)
+        values = None if real is None else shapes.visible_values(real)
         if values is not None and values.shape[1] > 1 and not values[:, -1].all():
             row = int(np.argmin(values[:, -1]))
             raise ValueError(
                 "The last token of each prompt is what the first step reads, and must be real: pad "
                 f"on the left. Received: mask[{row}]={values[row].tolist()}"
             )
+        if real is None:
+            self._check_length(prompt.shape[1], before, max_tokens)
+        elif values is not None:
+            self._check_length(int(values.sum(axis=1).max(initial=1)), before, max_tokens)
+        return prompt, mask
+
+    def _check_length(self, longest, before, max_tokens):
+        """Raises if the model has no positions for a prompt, what is before it, and after it."""
+        most = None if self.embeddings is None else self.embeddings.positions
+        most = getattr(most, "max_length", None)
         # The last of the tokens that follow is never read.
-        if None not in (most, longest) and before + longest + max_tokens - 1 > most:
+        if most is not None and before + longest + max_tokens - 1 > most:
             raise ValueError(
                 f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
                 f"Received: a prompt of {longest} tokens after {before} of a cache, and "
                 f"max_tokens={max_tokens}"
             )
-        return prompt, mask
 
     def step(
         self, tokens: Tensor, cache: list[Cache], context: Tensor | list[Cache] | None = None

@@ -123,9 +123,8 @@ class EncoderDecoder(saving.ConfigurableModel, Generating):
         Raises:
             ValueError, TypeError: as `Decoder.generate`.
         """
-        more = _sources(source, source_mask)
-        given = prompt, target_mask, max_tokens, method, cache, draft, settings, more
-        return self._request(*given).text()
+        more, given = _sources(source, source_mask), {"cache": cache, "draft": draft, **settings}
+        return self._request(prompt, max_tokens, more, target_mask, method, **given).text()
 
     def stream(
         self,
@@ -137,11 +136,9 @@ class EncoderDecoder(saving.ConfigurableModel, Generating):
         **settings: Any,
     ) -> Stream:
         """The tokens of `generate` as they are drawn. See `Decoder.stream`."""
-        names = ("source_mask", "target_mask", "cache")
-        source_mask, target_mask, cache = (settings.pop(name, None) for name in names)
-        method, more = settings.pop("method", "greedy"), _sources(source, source_mask)
-        given = prompt, target_mask, max_tokens, method, cache, None, settings, more
-        return self._request(*given).stream(chunk)
+        mask = settings.pop("target_mask", None)
+        more = _sources(source, settings.pop("source_mask", None))
+        return self._request(prompt, max_tokens, more, mask, **settings).stream(chunk)
 
     def _memory(self, arrays):
         """The keys and values of a source, in a program."""

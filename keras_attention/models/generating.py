@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Sized
@@ -50,13 +51,8 @@ class Kept:
 class Request:
     """A call of `generate` or `stream`: its arrays, of sizes that are rounded, and its programs.
 
-    Args:
-        model: the model that is asked, whose programs are kept; `decoder` makes the steps.
-        text, unread: (B, T) and (B,), what `_texts` returns.
-        max_tokens, method, settings: those of the call.
-        past: what the texts go on from, as a call returned it, or {}.
-        draft: None, or where drafts come from.
-        more: other arrays of B rows, such as a source, by name.
+    Texts, and how many of their last tokens are unread, are of `_texts`; `past` is what they go on
+    from, or {}; `draft` is where drafts come from, or None; `more` are other arrays of rows.
     """
 
     def __init__(self, model, decoder, text, unread, *given):
@@ -79,10 +75,15 @@ class Request:
             if strategy.copies > 1:
                 raise ValueError("Beam search takes no `draft`. Received: method='beam_search'")
             self.search = Speculation(draft, decoder, **of_search)
-        self.draft = draft
+        self.draft, self.spare = draft, 0 if draft is None else draft.tokens + 1
         index = past["cache"][0]["index"] if past else np.zeros(ids.shape[:1], "int32")
         index = keras.ops.convert_to_numpy(index)
-        self._size(index, real, limits, past)
+        # Of the row that needs most, the numbers of its tokens.
+        counts = np.stack([real.sum(axis=1), index, limits])
+        self.need = int(counts.sum(axis=0).max(initial=1)) - 1
+        if self.rows:
+            decoder._check_length(*counts[:, counts.sum(axis=0).argmax()])
+        switches = [most for kind in ("dynamic", "longrope") for most in decoder._switches(kind)]
         arrays = self.search.settings(self.rows, self.rows, text)
         if draft is not None and draft.reads_prompt:
             arrays["prompt"] = text
@@ -98,33 +99,20 @@ class Request:
                 before = (0, 0), (rounded(size, 16 if size > 2 else 1) - size, 0)
                 arrays[name] = np.pad(arrays[name], before, constant_values=empty)
         self.room = rounded(arrays["ids"].shape[1], 16) + ends.max_tokens
-        self.room = min([self.room, *(most for most in self.switches if most >= self.need)])
+        self.room = min([self.room, *(most for most in switches if most >= self.need)])
         if past:
             arrays["past"] = past | {"cache": self._grown(past["cache"])}
         self.arrays = arrays
         rules = tuple(_hashable(rule.form) for rule in ends.rules)
         form = (strategy.form, rules, ends.stops, ends.pad_token, ends.max_tokens, self.room)
-        self.key = (*form, str(self.dtype), None if draft is None else draft.form)
-
-    def _size(self, index, real, limits, past):
-        """How many tokens the caches need room for; raises if the model has no positions for it."""
-        longest = int(np.max(index + real.sum(axis=1), initial=1))
-        self.need = int(np.max(index + real.sum(axis=1) + limits, initial=1)) - 1
-        own = self.decoder.embeddings
-        most = None if own is None else getattr(own.positions, "max_length", None)
-        if most is not None and self.need > most:
-            raise ValueError(
-                f"A prompt and `max_tokens` must fit into the {most} positions of the model. "
-                f"Received: a prompt of {longest} tokens and max_tokens={int(limits.max())}"
-            )
-        kinds = ("dynamic", "longrope")
-        self.switches = [most for kind in kinds for most in self.decoder._switches(kind)]
+        kinds = str([*map(_kind, keras.tree.flatten(arrays))])
+        self.key = (*form, str(self.dtype), None if draft is None else draft.form, kinds)
+        self.programs = vars(model).setdefault("_programs", Kept()).of(model)
 
     def _grown(self, cache):
         room = max(kv_cache.room(x) or 0 for x in cache if "key" in x or "state" in x)
         if room and room < self.need:
-            spare = 0 if self.draft is None else self.draft.tokens + 1
-            return self.decoder.grow_cache(cache, rounded(self.need), spare)
+            return self.decoder.grow_cache(cache, rounded(self.need), self.spare)
         return cache
 
     def _with_rows(self, array):
@@ -144,8 +132,7 @@ class Request:
         if memory is None:
             memory = self.model._memory(arrays)
         if cache is None:
-            spare = 0 if self.draft is None else self.draft.tokens + 1
-            cache = self.decoder.make_cache(ops.shape(ids)[0], self.room, self.dtype, spare)
+            cache = self.decoder.make_cache(ops.shape(ids)[0], self.room, self.dtype, self.spare)
         # Of rows that end at once, the last token stays unread.
         last = ops.logical_and(real[:, -1:], arrays["limits"][:, None] > 0)
         real = ops.concatenate([real[:, :-1], last], axis=1)
@@ -167,13 +154,7 @@ class Request:
 
     def whole(self, arrays):
         given = self.given(arrays)
-        constants, carried = self.begin(given)
-        carried = self.search.go_on(constants, carried)
-        if self.search.strategy.copies > 1:
-            # None of the hypotheses has the cache of the last step.
-            carried = carried._replace(cache=given["cache"])
-            constants = constants | {"memory": given["memory"]}
-        return self.result(constants, carried)
+        return self.result(*self.search.run(given, self.begin(given)))
 
     def result(self, constants, carried):
         found = self.search.result(constants, carried)
@@ -184,15 +165,25 @@ class Request:
 
     # Around programs
 
-    def program(self, name, arrays=()):
-        """The method of this name, compiled; kept for arrays of such shapes."""
-        kept = vars(self.model).setdefault("_programs", Kept()).of(self.model)
-        kinds = [*map(_kind, keras.tree.flatten(arrays))]
-        key = (name, *self.key, str(kinds))
-        if key not in kept:
+    def run(self, name, *arrays):
+        """What the method of this name returns, as a program that is made once and kept."""
+        key = (name, *self.key)
+        made = key not in self.programs
+        if made:
             function = self.search.go_on if name == "go_on" else getattr(self, name)
-            kept[key] = _announced(compiled(function, self._layer()), self)
-        return kept[key]
+            self.programs[key] = compiled(function, self._layer())
+        told, began = made and keras.config.is_interactive_logging_enabled(), time.monotonic()
+        if told:
+            rows, columns = self.arrays["ids"].shape
+            print(
+                f"Compiling a program for {rows} rows, prompts of at most {columns} tokens and "
+                f"{self.search.ends.max_tokens} more …",
+                file=sys.stderr,
+            )
+        outputs = self.programs[key](*arrays)
+        if told:
+            print(f"… {time.monotonic() - began:.1f} s.", file=sys.stderr)
+        return outputs
 
     def _layer(self):
         if not isinstance(self.draft, DraftModel):
@@ -203,31 +194,28 @@ class Request:
 
     def text(self):
         """The `Generated` of whole texts."""
-        return self.trimmed(self.program("whole", self.arrays)(self.arrays))
+        return self.trimmed(self.run("whole", self.arrays))
 
     def stream(self, chunk):
-        names = ("first", "go_on", "result")
-        first, go_on, result = (self.program(name, self.arrays) for name in names)
-        return Stream(
-            self.search,
-            lambda: first(self.arrays),
-            go_on,
-            lambda *loop: self.trimmed(result(*loop)),
-            chunk,
-            self.rows,
-        )
+        if self.draft is not None or self.search.strategy.copies > 1:
+            raise ValueError(
+                "A stream takes no `draft` and no beams. "
+                f"Received: draft={self.draft!r}, num_beams={self.search.strategy.copies}"
+            )
+        first = functools.partial(self.run, "first", self.arrays)
+        go_on = functools.partial(self.run, "go_on")
+
+        def found(*loop):
+            return self.trimmed(self.run("result", *loop))
+
+        return Stream(self.search, first, go_on, found, chunk, self.rows)
 
     def trimmed(self, found):
         """The rows and columns that were asked for, and the cache for the next call."""
         past = found.cache
-        fields = [ops.convert_to_numpy(x)[: self.rows] for x in found]
-        tokens, lengths, log_probs, scores = fields
-        cut = Generated(
-            *map(
-                ops.convert_to_tensor,
-                (tokens[..., : self.columns], lengths, log_probs[..., : self.columns], scores),
-            )
-        )
+        tokens, lengths, log_probs, scores = (ops.convert_to_numpy(x)[: self.rows] for x in found)
+        every = tokens[..., : self.columns], lengths, log_probs[..., : self.columns], scores
+        cut = Generated(*map(ops.convert_to_tensor, every))
         if self.size != self.rows:
             past = keras.tree.map_structure(lambda x: x[: self.rows], past)
         # Of several hypotheses, texts go on from the best, of which nothing is read.
@@ -252,10 +240,10 @@ class Generating:
     built: bool
     _build_for: Any
 
-    def _request(self, prompt, mask, max_tokens, method, cache, draft, settings, more):
-        """The `Request` of a call, which checks it."""
+    def _request(self, prompt, max_tokens, more, mask=None, method="greedy", **settings):
+        """The `Request` of a call, which checks it; `more` are other arrays, such as a source."""
         decoder: Any = getattr(self, "decoder", self)
-        past = {} if cache is None else dict(cache)
+        past, draft = dict(settings.pop("cache", None) or {}), settings.pop("draft", None)
         text, unread = _texts(decoder, prompt, mask, past)
         if past and len(text) > 1 == past["cache"][0]["index"].shape[0]:
             # A beginning that all rows share.
@@ -285,12 +273,7 @@ def _texts(decoder, prompt, mask, past):
         text, unread = (ops.convert_to_numpy(past.pop(name)) for name in ("text", "unread"))
         parts.append(text)
     if prompt is not None or not past:
-        ids = tokens_of(prompt)
-        mask = masks.boolean("mask", mask)
-        real = masks.padding(ids, mask, "prompt", features=False)
-        # A prompt of one token is a start token, which may equal the padding token, as in T5.
-        if decoder.embeddings is not None and ids.shape[1] > 1:
-            real = masks.both(real, decoder.embeddings.compute_mask(ids))
+        ids, _, real = read_prompt(decoder, prompt, mask)
         ids = ops.convert_to_numpy(ids)
         real = np.array(True) if real is None else ops.convert_to_numpy(real)
         parts.append(np.where(real, ids, NO_TOKEN))
@@ -316,28 +299,6 @@ def _padded(texts):
     return texts[:, -max(1, int((texts >= 0).sum(axis=1).max(initial=0))) :].astype("int32")
 
 
-def _announced(program, request):
-    """A program that says at its first call that it is compiled, which takes seconds."""
-    told: list[bool] = []
-
-    def call(*arrays):
-        if told or not keras.config.is_interactive_logging_enabled():
-            return program(*arrays)
-        told.append(True)
-        size = request.arrays["ids"].shape
-        print(
-            f"Compiling a program for {size[0]} rows, prompts of at most {size[1]} tokens and "
-            f"{request.search.ends.max_tokens} more …",
-            file=sys.stderr,
-        )
-        began = time.monotonic()
-        outputs = program(*arrays)
-        print(f"… {time.monotonic() - began:.1f} s.", file=sys.stderr)
-        return outputs
-
-    return call
-
-
 def _kind(array):
     return tuple(array.shape), keras.backend.standardize_dtype(array.dtype)
 
@@ -350,8 +311,8 @@ def _hashable(form):
     return form
 
 
-def tokens_of(rows):
-    """A prompt of any form as int32 tokens (B, T), with T of at least 1."""
+def read_prompt(decoder, rows, mask):
+    """A prompt of any form as tokens (B, T), its mask, and where it is real; or None for both."""
     if not shapes.is_array(rows):
         try:
             rows = np.asarray(rows)
@@ -371,4 +332,14 @@ def tokens_of(rows):
     shapes.check_rank("prompt", rows, 2, "(batch, positions)")
     if rows.shape[1] == 0:
         raise ValueError(f"`prompt` must have a token. Received: prompt.shape={tuple(rows.shape)}")
-    return ops.cast(rows, "int32")
+    prompt, mask = ops.cast(rows, "int32"), masks.boolean("mask", mask)
+    if mask is not None:
+        # One row for all of a batch is not taken: the mask is stored in the cache.
+        shapes.check_rank("mask", mask, 2, "(batch, positions)")
+        sizes = {"prompt": prompt.shape[0], "mask": mask.shape[0]}
+        shapes.check_same("Batch sizes of `prompt` and its mask", **sizes)
+    mask = own = masks.padding(prompt, mask, "prompt", features=False)
+    # A prompt of one token is a start token, which may equal the padding token, as in T5.
+    if decoder.embeddings is not None and prompt.shape[1] > 1:
+        own = masks.both(mask, decoder.embeddings.compute_mask(prompt))
+    return prompt, mask, own

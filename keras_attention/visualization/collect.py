@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_attention import saving
 from keras_attention.core import keras_private, rematerialization, tap
 from keras_attention.core.hints import Tensors
 from keras_attention.layers import traits
@@ -71,7 +72,7 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
     block/attention (1, 2, 4, 4)
     pooling/attention (1, 1, 1, 4)
     """
-    check_model("collect_attention", model)
+    saving.check_built("model", model)
     records = _Records()
     inference(functools.partial(model, inputs, **kwargs), attention_layers(model), records.add)
     if records.unseen:
@@ -87,17 +88,6 @@ def collect_attention(model: keras.Layer, inputs: Tensors, **kwargs: Any) -> dic
             f"time have none. Received: {type(model).__name__} {model.name!r}"
         )
     return records.scores
-
-
-def check_model(function, model):
-    """Raises unless `model` is a built layer, for a function of that name."""
-    if not isinstance(model, keras.Layer):
-        raise TypeError(f"`model` must be a Keras model or layer. Received: {type(model).__name__}")
-    if not model.built:
-        raise ValueError(
-            f"The model has no weights yet: call it once before `{function}`. "
-            f"Received: {type(model).__name__} {model.name!r}, not built"
-        )
 
 
 # Two collections of one model would wrap and restore each other's calls.
@@ -213,7 +203,9 @@ def attention_layers(model):
             within = [visit(part, [*path, _name(layer, part)]) for part in parts]
             if not any(within) and ARGUMENT in inspect.signature(layer.call).parameters:
                 if traits.of(layer).has_weights:
-                    named[_unused("/".join(path) or layer.name, named)] = layer
+                    name = "/".join(path) or layer.name
+                    candidates = (f"{name}_{n}" if n else name for n in itertools.count())
+                    named[next(x for x in candidates if x not in named)] = layer
                 within = [True]
             attends[id(layer)] = any(within)
         return attends[id(layer)]
@@ -226,9 +218,3 @@ def _name(layer, part):
     """The displayed name of `part` of a layer: its own, unless that is only for old files."""
     crossing = isinstance(layer, TransformerBlock) and layer.cross_attention
     return "cross_attention" if crossing and part is layer.cross_attention_layer else part.name
-
-
-def _unused(name, names):
-    """`name`, with a number appended if it is one of `names`."""
-    candidates = (f"{name}_{number}" if number else name for number in itertools.count())
-    return next(candidate for candidate in candidates if candidate not in names)

@@ -58,12 +58,12 @@ ROWS = {
     # Searches
     "`step` must be a function .*'step'": (TypeError, lambda: greedy(step="step")),
     "max_tokens=0": lambda: greedy(max_tokens=0),
-    "`(pad_token|stop_tokens)` must be integers.*(0.0|True)": (
+    "`(pad_token|stop_tokens)` .*integers.*(0.0|True)": (
         TypeError,
         lambda: greedy(pad_token=0.0),
         lambda: greedy(stop_tokens=(1, True)),
     ),
-    "`stop_tokens` .*stop_tokens=2": (TypeError, lambda: greedy(stop_tokens=2)),
+    "`stop_tokens` .*sequences of tokens.*2": (TypeError, lambda: greedy(stop_tokens=2)),
     r"`stop_tokens` .*0 to 3.*\[4\]": lambda: greedy(stop_tokens=(1, 4)),
     "`tokens` .*dtype float": (TypeError, lambda: greedy(tokens=(0.0, 1.0))),
     r"`tokens` .*tokens\.shape=\(2, 2\)": lambda: greedy(tokens=((0, 1), (0, 1))),
@@ -91,8 +91,9 @@ ROWS = {
         lambda: generation.stream(print, [0], (), max_tokens=1, method="beam_search"),
         lambda: DECODER.generate([[1]], 2, "beam_search", num_beams=2, draft=LOOKUP),
     ),
+    "no `draft` and no beams": lambda: DECODER.stream([[1]], 2, draft=LOOKUP),
     "`model` must be a `Decoder`": (TypeError, lambda: generation.DraftModel("small")),
-    r"the 4 positions .*of 3 tokens and max_tokens=3": lambda: DECODER.generate([[1, 2, 3]], 3),
+    r"the 4 positions .*of 3 tokens .*max_tokens=3": lambda: DECODER.generate([[1, 2, 3]], 3),
     r"attribute `cache`.*\['keys'\]": lambda: DECODER.generate([[1]], 2, cache={"keys": 1}),
     r"must have a token.*\[\[-1, -1\]\]": lambda: DECODER.generate(
         [[1, 2]], 2, mask=np.zeros((1, 2), bool)

@@ -186,14 +186,16 @@ ROWS = {
     # Visualization
     "an array of numbers.*list": (TypeError, html([["a", "b"]])),
     "decoder/attention": (KeyError, lambda: labels.Scores()["decoder/attention"]),
-    "Received: function": (TypeError, lambda: visualization.collect_attention(lambda x: x, X)),
     "keys=2, series=3": lambda: visualization.plot_attention(WEIGHTS, series=zeros(3)),
     "`vmax` must be": lambda: visualization.plot_attention(WEIGHTS, vmax=0),
     r"images.shape=\(1, 4\), weights.shape=\(1, 2, 2\)": lambda: visualization.overlay_attention(
         zeros(1, 4), zeros(1, 2, 2)
     ),
     "images=2, weights=1": lambda: visualization.overlay_attention(zeros(2, 4, 4), zeros(1, 2, 2)),
-    "'a', not built": lambda: visualization.collect_attention(ka.SelfAttention(2, 4, name="a"), X),
+    "Received: <function": (TypeError, lambda: visualization.collect_attention(lambda x: x, X)),
+    "name=a, built=False>, not built": lambda: visualization.collect_attention(
+        ka.SelfAttention(2, 4, name="a"), X
+    ),
     "FeedForward": lambda: visualization.collect_attention(built(ka.FeedForward(8, name="a")), X),
     r"a layer at least. Received: \{\}": html({}),
     r"'first' .*\(3,\)": html({"first": np.ones(3)}),
@@ -212,7 +214,7 @@ ROWS = {
         lambda: saved_with(train_the_query_alone),
     ),
     "with int8": lambda: saved_with(lambda attention: attention.query_dense.quantize("int8")),
-    "Keras model or layer.*'block'": (
+    "`model` .*Keras layer.*'block'": (
         TypeError,
         lambda: enable_lora("block", 2),
         lambda: distribution.layout_map(mesh(), "block"),

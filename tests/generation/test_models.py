@@ -243,9 +243,8 @@ def test_a_draft_changes_no_token(draft, name, method):
 @pytest.mark.ci
 def test_several_tokens_come_in_a_step_where_a_draft_is_right():
     own = model()
-    request = own._request(
-        PROMPT, MASK, MOST, "greedy", None, own, {}, {}
-    )  # It drafts four of its own tokens.
+    # It drafts four of its own tokens.
+    request = own._request(PROMPT, MOST, {}, MASK, draft=own)
     given = request.given(request.arrays)
     constants, carried = request.begin(given)
     carried = request.search.go_on(constants, carried)

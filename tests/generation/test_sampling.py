@@ -142,7 +142,7 @@ def test_draws_among_many_and_never_what_has_no_mass():
     random = np.random.default_rng(9)
     masses = random.gamma(0.5, size=1000) * (random.random(1000) < 0.3)
     masses = masses.astype("float32")
-    for draws in np.split(random.random((2, 2, 20000)).astype("float32"), 2):
+    for draws in np.split(random.random((2, 20000, 2)).astype("float32"), 2):
         rows = toy.ops.convert_to_tensor(np.broadcast_to(masses, (20000, 1000)).copy())
         tokens = toy.numpy(sampling._drawn(rows, toy.ops.convert_to_tensor(draws[0])))
         assert_drawn_from(tokens, masses / masses.sum())
@@ -154,7 +154,7 @@ def test_the_ends_of_a_draw_are_within_what_has_mass(size, number):
     for index in range(size):
         masses = np.zeros((1, size), "float32")
         masses[0, index] = 1e-30
-        numbers = np.full((2, 1), number, "float32")
+        numbers = np.full((1, 2), number, "float32")
         drawn = sampling._drawn(
             toy.ops.convert_to_tensor(masses), toy.ops.convert_to_tensor(numbers)
         )

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_attention import saving
 from keras_attention.convert.huggingface import adapters, tensors, writing
 from keras_attention.convert.huggingface.architecture import Others
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES, COMPOSITES
@@ -108,7 +109,7 @@ def to_huggingface(
 
     unsaid = architecture.unsaid
     writing.check(model, values, known, make, unsaid(model) if callable(unsaid) else unsaid)
-    _check_built(model)
+    saving.check_built("model", model)
     prefix = architecture.prefix if _has_head(config) else ""
     writing.write(folder, architecture.entries(model, prefix), values)
 
@@ -140,7 +141,7 @@ def load_adapter(model: keras.Model, folder: str | os.PathLike[str], merge: bool
     """
     merge = shapes.check_flag("merge", merge)
     architecture, _ = _read(_fields(model)[1], "config")
-    adapters.load(architecture, _check_built(model), folder, merge)
+    adapters.load(architecture, saving.check_built("model", model), folder, merge)
 
 
 def save_adapter(
@@ -165,7 +166,7 @@ def save_adapter(
     """
     architecture, config = _read(_fields(model)[1], "config")
     prefix = architecture.prefix if _has_head(config) else ""
-    adapters.save(architecture, _check_built(model), folder, prefix, base)
+    adapters.save(architecture, saving.check_built("model", model), folder, prefix, base)
 
 
 def _fields(model, config=None):
@@ -192,12 +193,6 @@ def _fields(model, config=None):
         )
     # Without `copy`: Keras's dictionary knows the model, which would be copied too.
     return known, json.loads(json.dumps(values))
-
-
-def _check_built(model):
-    if not model.built:
-        raise ValueError(f"`model` must be built, to have weights. Received: {model!r}, not built")
-    return model
 
 
 def _read(values, where, folder=None, part=None, head=True):
