@@ -24,7 +24,7 @@ TRANSLATION = ["sacrebleu>=2.4"]
 LANGUAGE_MODEL = ["safetensors>=0.5"]
 
 setup(
-    name="keras_attention",
+    name="keras-attention-layers",
     version=VERSION,
     description="Attention layers for Keras 3, on TensorFlow, JAX and PyTorch",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
@@ -46,7 +46,7 @@ setup(
         "inspection": ["scipy"],
         "examples": EXAMPLES,
         "translation": [*EXAMPLES, *TRANSLATION],
-        "language_model": [*EXAMPLES, *LANGUAGE_MODEL],
+        "language-model": [*EXAMPLES, *LANGUAGE_MODEL],
         "huggingface": ["safetensors>=0.5"],
         "test": [
             "transformers>=5",

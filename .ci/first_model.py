@@ -52,7 +52,7 @@ def load():
 if __name__ == "__main__":
     installed = pathlib.Path(keras_attention.__file__)
     assert installed.is_relative_to(sys.prefix), f"not the wheel's package: {installed}"
-    version = importlib.metadata.version("keras_attention")
+    version = importlib.metadata.version("keras-attention-layers")
     assert keras_attention.__version__ == version, (keras_attention.__version__, version)
     {"save": save, "load": load}[sys.argv[1]]()
     print(f"keras_attention {version}: {sys.argv[1]}")

@@ -32,7 +32,7 @@ def runtime(name):
     except ImportError as error:
         if os.environ.get("KERAS_ATTENTION_EXPORT") == "1" and name != "openvino":
             raise
-        pytest.skip(f"{error}: pip install 'keras_attention[export]'")
+        pytest.skip(f"{error}: pip install -e '.[export]'")
 
 
 # Formats: from a model and a path to a function of what the model takes, a list or a dictionary.

@@ -38,7 +38,7 @@ def test_it_runs(name, tmp_path, monkeypatch):
     if os.environ.get("KERAS_ATTENTION_EXPORT") != "1" and not all(
         map(importlib.util.find_spec, ("nbclient", "nbformat", "ipykernel"))
     ):
-        pytest.skip("it takes nbclient and ipykernel: pip install 'keras_attention[notebooks]'")
+        pytest.skip("it takes nbclient and ipykernel: pip install -e '.[notebooks]'")
     import nbclient
     import nbformat
 

@@ -113,7 +113,7 @@ class File:
         except ImportError as error:
             raise ImportError(
                 "Files of Hugging Face are read by `safetensors`: "
-                "pip install 'keras_attention[huggingface]'"
+                "pip install safetensors"
             ) from error
         try:
             # It checks that the header is sound and that the tensors fill the rest of the file.
