@@ -245,7 +245,7 @@ def test_several_tokens_come_in_a_step_where_a_draft_is_right():
     own = model()
     # It drafts four of its own tokens.
     request = own._request(PROMPT, MOST, {}, MASK, draft=own)
-    given = request.given(request.arrays)
+    given = request.given(keras.tree.map_structure(toy.ops.convert_to_tensor, request.arrays))
     constants, carried = request.begin(given)
     carried = request.search.go_on(constants, carried)
     assert int(carried.count) == -(-MOST // 5)
