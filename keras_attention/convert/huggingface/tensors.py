@@ -112,8 +112,7 @@ class File:
             from safetensors import safe_open
         except ImportError as error:
             raise ImportError(
-                "Files of Hugging Face are read by `safetensors`: "
-                "pip install safetensors"
+                "Files of Hugging Face are read by `safetensors`: pip install safetensors"
             ) from error
         try:
             # It checks that the header is sound and that the tensors fill the rest of the file.
