@@ -37,8 +37,8 @@ class Retention(GatedStateAttention):
             and `clip_qkv`.
 
     Call arguments, results and errors are those of `LinearAttention`, with masks of padding alone:
-    arguments for pairs are an error. A masked token is skipped, and does not age those before it;
-    in a call without a cache it adds to the distances of rotary positions.
+    arguments for pairs are an error. A masked token is skipped: it neither ages those before it nor
+    counts for positions.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
