@@ -37,14 +37,11 @@ class Scores(dict):
         raise KeyError(name)
 
 
-def read(scores, query_tokens=None, key_tokens=None, signed=False):
-    """The `Layer`s of the arguments of `plot_attention`, without positions whose word is None.
-
-    Weights may be negative if they are `signed`.
-    """
+def read(scores, query_tokens=None, key_tokens=None):
+    """The `Layer`s of the arguments of `plot_attention`, without positions whose word is None."""
     layers = []
     for name, weights in _named(scores).items():
-        weights = _three_axes(name, weights, signed)
+        weights = _three_axes(name, weights)
         queries = _words("query_tokens", query_tokens, name)
         keys = _words("key_tokens", key_tokens, name)
         _, rows, columns = weights.shape
@@ -58,9 +55,9 @@ def read(scores, query_tokens=None, key_tokens=None, signed=False):
             weights = weights[:, _real(queries)]
         others = None
         if keys is not None and None in keys:
-            total = weights.sum(axis=-1, dtype="float64")
+            total = np.abs(weights).sum(axis=-1, dtype="float64")
             weights = weights[..., _real(keys)]
-            kept = weights.sum(axis=-1, dtype="float64")
+            kept = np.abs(weights).sum(axis=-1, dtype="float64")
             others = 1 - np.divide(kept, total, out=np.ones_like(total), where=total > 0)
             others = np.clip(others, 0, 1)
         label = visible(name) if name else ""
@@ -85,7 +82,7 @@ def _named(scores):
     return named
 
 
-def _three_axes(name, weights, signed):
+def _three_axes(name, weights):
     """Weights (H, T, S) of (T, S), (H, T, S) or (1, H, T, S)."""
     of = f" of {name!r}" if name else ""
     weights = array(weights, of)
@@ -100,12 +97,10 @@ def _three_axes(name, weights, signed):
             f"or collect the scores of one row. Received: `scores`{of} of shape {weights.shape}"
         )
     weights = weights.reshape((-1, *weights.shape[-2:]))
-    if not np.isfinite(weights).all() or (weights.min() < 0 and not signed):
+    if not np.isfinite(weights).all():
         raise ValueError(
-            f"`scores`{of} must be weights, finite and, but for `plot_attention`, not negative. Of "
-            "gradients, or the differences of a `DifferentialAttention`, show `np.maximum(x, 0)` "
-            "and `np.maximum(-x, 0)`. "
-            f"Received: numbers from {weights.min()} to {weights.max()}"
+            f"`scores`{of} must be finite. Received: numbers from {weights.min()} to "
+            f"{weights.max()}"
         )
     return weights
 

@@ -27,8 +27,11 @@ const isChosen = (side, place) => shown.chosen?.side === side && shown.chosen.pl
 const clamp = (side, place) => Math.min(Math.max(place, 0), size(side) - 1);
 const inColumns = () => Math.max(...SIDES.map(size)) <= FEW;
 const touch = matchMedia("(hover: none)");
+// By the number of levels in which weights are stored; the last two have signs.
+const ARRAYS = { 65535: Uint16Array, 255: Uint8Array, 32767: Int16Array, 127: Int8Array };
+const signed = data.levels in { 32767: 1, 127: 1 };
 
-const largest = (numbers) => numbers.reduce((most, number) => Math.max(most, number), 0);
+const largest = (numbers) => numbers.reduce((most, number) => Math.max(most, Math.abs(number)), 0);
 const average = (numbers) => numbers.reduce((sum, number) => sum + number, 0) / numbers.length;
 const format = (weight) => weight.toFixed(data.levels > 255 ? 4 : 3);
 const quoted = (side, place) => `“${short(text(side)[place])}”`;
@@ -64,7 +67,7 @@ async function unpack(number, head) {
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
   const most = new Float32Array(buffer, 0, data.texts[data.layers[number].queries].length);
-  const levels = new (data.levels > 255 ? Uint16Array : Uint8Array)(buffer, most.byteLength);
+  const levels = new ARRAYS[data.levels](buffer, most.byteLength);
   const width = levels.length / most.length;
   return new Float32Array(levels).map((level, at) => (level * most[Math.floor(at / width)]) / data.levels);
 }
@@ -75,7 +78,9 @@ function weightsOf(chosen) {
   if (chosen?.side === "queries") return shown.weights.slice(chosen.place * width, (chosen.place + 1) * width);
   if (chosen) return shown.weights.filter((_, at) => at % width === chosen.place);
   const received = new Float32Array(width);
-  shown.weights.forEach((weight, at) => (received[at % width] += weight / size("queries")));
+  // Of a causal layer, the mean is over the queries that see a key: the first would lead otherwise.
+  const seeing = (key) => size("queries") - (layer().causal ? key : 0);
+  shown.weights.forEach((weight, at) => (received[at % width] += weight / seeing(at % width)));
   return received;
 }
 
@@ -101,14 +106,19 @@ function draw(canvas, weights, limit) {
     const start = Math.floor((row * canvas.height) / rows) * canvas.width;
     for (let column = 0; column < columns; column++, at++) {
       const cell = start + Math.floor((column * canvas.width) / columns);
-      cells[cell] = Math.max(cells[cell], weights[at]);
+      if (Math.abs(weights[at]) > Math.abs(cells[cell])) cells[cell] = weights[at];
     }
   }
-  const accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();
-  const color = [1, 3, 5].map((start) => parseInt(accent.slice(start, start + 2), 16));
+  const style = getComputedStyle(document.documentElement);
+  const [accent, against] = ["--accent", "--against"].map((name) => {
+    const value = style.getPropertyValue(name).trim();
+    return [1, 3, 5].map((start) => parseInt(value.slice(start, start + 2), 16));
+  });
   const scale = 255 / (largest(cells) || 1);
   const image = new ImageData(canvas.width, canvas.height);
-  cells.forEach((weight, cell) => image.data.set([...color, weight * scale], 4 * cell));
+  cells.forEach((weight, cell) => {
+    image.data.set([...(weight < 0 ? against : accent), Math.abs(weight) * scale], 4 * cell);
+  });
   canvas.getContext("2d").putImageData(image, 0, 0);
 }
 
@@ -117,12 +127,13 @@ function drawLines(most) {
   const paths = [];
   shown.weights.forEach((weight, at) => {
     const places = { queries: Math.floor(at / width), keys: at % width };
-    const share = weight / most;
+    const share = Math.abs(weight) / most;
     if (share < FAINT || (shown.chosen && places[shown.chosen.side] !== shown.chosen.place)) return;
     const [from, to] = [places.queries + 0.5, places.keys + 0.5];
     const opacity = shown.chosen ? 0.15 + 0.85 * share : 0.75 * share;
     const look = `stroke-opacity="${opacity.toFixed(3)}" stroke-width="${(0.75 + 3 * share).toFixed(2)}"`;
-    paths.push(`<path d="M0 ${from}C50 ${from} 50 ${to} 100 ${to}" ${look}/>`);
+    const sign = weight < 0 ? 'class="against" ' : "";
+    paths.push(`<path ${sign}d="M0 ${from}C50 ${from} 50 ${to} 100 ${to}" ${look}/>`);
   });
   $("lines").setAttribute("viewBox", `0 0 100 ${rows}`);
   $("lines").style.height = `calc(${rows} * var(--row))`;
@@ -167,8 +178,9 @@ function paint() {
   const few = inColumns();
   for (const list of SIDES) {
     Array.from($(list).children).forEach((span, place) => {
-      const share = list === side ? weights[place] / most : 0;
+      const share = list === side ? Math.abs(weights[place]) / most : 0;
       span.style.setProperty("--share", share.toFixed(3));
+      span.classList.toggle("against", list === side && weights[place] < 0);
       span.ariaSelected = isChosen(list, place);
       if (few) span.lastChild.textContent = chosen && share >= FAINT ? format(weights[place]) : "";
     });
@@ -177,13 +189,14 @@ function paint() {
   if (few) drawLines(chosen ? most : largest(shown.weights) || 1);
   $("chosen").textContent = chosen
     ? quoted(chosen.side, chosen.place) + (side === "keys" ? " attends to" : " is attended to by")
-    : `Attended to most${size("queries") > 1 ? ", on average" : ""}`;
+    : `${signed ? "Largest" : "Attended to most"}${size("queries") > 1 ? ", on average" : ""}`;
   $("pair").textContent = hint();
   $("others").textContent = onOthers();
-  const order = Array.from(weights.keys()).sort((a, b) => weights[b] - weights[a]);
+  const order = Array.from(weights.keys()).sort((a, b) => Math.abs(weights[b]) - Math.abs(weights[a]));
   const rows = order.slice(0, LISTED).map((place) => {
     const bar = element("i", {});
-    bar.style.setProperty("--share", (weights[place] / most).toFixed(3));
+    bar.style.setProperty("--share", (Math.abs(weights[place]) / most).toFixed(3));
+    bar.classList.toggle("against", weights[place] < 0);
     return element(
       "tr",
       {},
@@ -209,7 +222,9 @@ async function show(number, head) {
   shown.weights = tables.at(head);
   if (shown.listed !== number) list(tables);
   draw($("matrix"), shown.weights, MATRIX);
-  $("most").textContent = format(largest(shown.weights));
+  const most = largest(shown.weights);
+  $("most").textContent = format(most);
+  $("least").textContent = signed ? format(-most) : 0;
   const name = head === MEAN ? "mean of the heads" : `head ${head + 1}`;
   $("shown").textContent = [layer().name, layer().heads > 1 ? name : ""].filter(Boolean).join(", ");
   paint();
@@ -219,7 +234,7 @@ async function show(number, head) {
 function list(tables) {
   Object.assign(shown, { listed: shown.layer, chosen: null, kept: false });
   const [rows, columns] = SIDES.map(size);
-  const names = layer().pools ? ["Pooling", "Words"] : ["Queries", "Keys"];
+  const names = layer().pools ? ["Pooling", "Words"] : ["Queries: what looks", "Keys: what is looked at"];
   SIDES.forEach((side, at) => {
     $(`${side}-name`).textContent = names[at];
     const spans = text(side).map((word, place) => {
@@ -336,6 +351,8 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   show(shown.layer, shown.head);
 });
 if (data.levels <= 255) {
-  $("rounding").textContent = "Weights are stored in 8 bits: each is right to 0.2% of the largest of its query.";
+  const error = signed ? "0.4%" : "0.2%";
+  $("rounding").textContent = `Weights are stored in 8 bits: each is right to ${error} of the largest of its query.`;
 }
+document.body.classList.toggle("signed", signed);
 show(0, MEAN);

@@ -41,6 +41,8 @@ def attention_html(
     Args:
         scores: weights of one head (T, S), or heads (H, T, S); or several layers of these, as a
             list or by name, as `collect_attention` returns them, optionally with a batch axis of 1.
+            Contributions, gradients and the weights of a `DifferentialAttention` may be negative:
+            those have a color of their own.
         query_tokens: T words. None instead of a word marks padding, which is omitted;
             the page shows how much of a word's weight is on omitted positions. If layers have
             different words, a dict of such lists by the names of the layers. None for no words:
@@ -67,7 +69,9 @@ def attention_html(
     True
     """
     layers = labels.read(scores, query_tokens, key_tokens)
-    kind = "<u2" if sum(layer.weights.size for layer in layers) <= FINE else "u1"
+    signed = any(layer.weights.min() < 0 for layer in layers)
+    size = 2 if sum(layer.weights.size for layer in layers) <= FINE else 1
+    kind = f"<{'i' if signed else 'u'}{size}"
     texts: list[list[str]] = []
     described, weights = [], []
     for number, layer in enumerate(layers):
@@ -79,6 +83,8 @@ def attention_html(
                 "queries": _index(texts, layer.queries or _numbers(queries, layer.pools)),
                 "keys": _index(texts, layer.keys or _numbers(keys)),
                 "pools": layer.pools,
+                # Whether a key is seen by those from its position on, among which its mean is.
+                "causal": queries == keys > 1 and not np.triu(layer.weights, 1).any(),
                 "others": None if layer.others is None else layer.others.round(4).tolist(),
             }
         )
@@ -121,7 +127,7 @@ def _numbers(count, learned=False):
 
 def _packed(table, kind):
     """Weights (T, S): the largest of each row, and all relative to it, compressed, in base64."""
-    largest = table.max(axis=1, keepdims=True)
+    largest = np.abs(table).max(axis=1, keepdims=True)
     shares = table / np.where(largest > 0, largest, 1)
     levels = np.rint(shares * np.iinfo(kind).max).astype(kind)
     packed = zlib.compress(largest.astype("<f4").tobytes() + levels.tobytes())

@@ -48,9 +48,7 @@ def plot_attention(
     others pale. Larger weights have the last color.
 
     Args:
-        scores, query_tokens, key_tokens: as in `attention_html`; here they may be negative too,
-            such as contributions, gradients, or the weights of a `DifferentialAttention`: two
-            colors then meet at 0.
+        scores, query_tokens, key_tokens: as in `attention_html`.
         title: of the figure.
         cmap: a matplotlib color map. For numbers with signs, "RdBu" replaces the default.
         figsize: width and height of the figure in inches; by default as large as its words need.
@@ -76,7 +74,7 @@ def plot_attention(
     >>> [axes.get_title() for axes in figure.axes[:2]]
     ['head 1', 'head 2']
     """
-    layers = labels.read(scores, query_tokens, key_tokens, signed=True)
+    layers = labels.read(scores, query_tokens, key_tokens)
     shapes.check_optional_positive("vmax", vmax)
     rows = _rows(layers)
     if series is not None:

@@ -200,7 +200,7 @@ ROWS = {
     r"a layer at least. Received: \{\}": html({}),
     r"'first' .*\(3,\)": html({"first": np.ones(3)}),
     r"one row of a batch.*\(2, 1, 3, 3\)": html(np.ones((2, 1, 3, 3))),
-    "numbers from -1.0 to -1.0": html(-np.ones((3, 3))),
+    "must be finite.*numbers from nan to nan": html(np.full((3, 3), np.nan)),
     "no 'a'": html({"a": np.ones((1, 1))}, {"b": ["x"]}),
     "`query_tokens` .*'abc'": (TypeError, html(np.ones((3, 3)), "abc")),
     "`key_tokens` .*3 positions.*1 words of 2": html(np.ones((2, 3)), ["a", "b"], ["c", None]),

@@ -24,21 +24,25 @@ def stored(page, layer, head):
     packed = zlib.decompress(base64.b64decode(text))
     rows = len(data["texts"][data["layers"][layer]["queries"]])
     largest = np.frombuffer(packed[: 4 * rows], "<f4")
-    levels = np.frombuffer(packed[4 * rows :], "<u2" if data["levels"] == 65535 else "u1")
+    kinds = {65535: "<u2", 255: "u1", 32767: "<i2", 127: "i1"}
+    levels = np.frombuffer(packed[4 * rows :], kinds[data["levels"]])
     return levels.reshape(rows, -1) / data["levels"] * largest[:, None]
 
 
 # The file
 
 
-@pytest.mark.parametrize("size, levels, error", [(6, 65535, 1e-5), (1001, 255, 1 / 500)])
-def test_weights_are_right_to_the_levels_of_their_row(size, levels, error):
-    scores = weights(size, size)
+@pytest.mark.parametrize(
+    "size, least, levels, error",
+    [(6, 0, 65535, 1e-5), (1001, 0, 255, 1 / 500), (6, 1, 32767, 2e-5), (1001, 1, 127, 1 / 250)],
+)
+def test_weights_are_right_to_the_levels_of_their_row(size, least, levels, error):
+    scores = weights(size, size) - least
     scores[1] = 0
     page = attention_html(scores, None)
     assert data_of(page)["levels"] == levels
     difference = np.abs(stored(page, 0, 0) - scores)
-    assert (difference <= error * scores.max(axis=-1, keepdims=True)).all()
+    assert (difference <= error * np.abs(scores).max(axis=-1, keepdims=True)).all()
     assert not stored(page, 0, 0)[1].any()
 
 

@@ -130,6 +130,31 @@ def test_hovering_shows_both_directions_of_the_mean_and_of_a_head(opened):
     np.testing.assert_allclose(shares, column / column.max(), atol=1e-3)
 
 
+def test_keys_of_a_causal_layer_are_ranked_by_the_queries_that_see_them(opened):
+    scores = np.tril(SCORES["self"])
+    scores /= scores.sum(axis=-1, keepdims=True)
+    page = opened(scores, TARGET)
+    assert_table(page, scores.mean(axis=0).sum(axis=0) / np.arange(6, 0, -1), TARGET)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_with_signs_have_two_colors(opened, scheme):
+    scores = SCORES["self"][0] - 0.2
+    page = opened(scores, TARGET, scheme=scheme)
+    word(page, "queries", 2).hover()
+    order = np.argsort(-np.abs(scores[2]), kind="stable")
+    found = table(page)
+    assert [place for _, place, _ in found] == order.tolist()
+    np.testing.assert_allclose([x for *_, x in found], scores[2][order], atol=2e-4)
+    colors = page.eval_on_selector_all(
+        "#largest i", "all => all.map(bar => getComputedStyle(bar).backgroundColor)"
+    )
+    assert len(set(colors)) == 2
+    negative = scores[2][order] < 0
+    assert [color == colors[negative.argmax()] for color in colors] == negative.tolist()
+    assert page.locator("#least").inner_text().startswith("-")
+
+
 def test_the_keyboard_alone(opened):
     page = opened(SCORES, *WORDS)
     page.locator("#layer").focus()
@@ -178,7 +203,7 @@ def test_any_word_is_text(opened):
 def test_pooling_has_headings_of_its_own(opened):
     page = opened({"block": weights(2, 7, 7), "pool": weights(1, 1, 7)}, SOURCE)
     headings = page.locator("#queries-name, #keys-name")
-    assert headings.all_inner_texts() == ["Queries", "Keys"]
+    assert headings.all_inner_texts() == ["Queries: what looks", "Keys: what is looked at"]
     page.select_option("#layer", label="pool")
     expect(page, "#queries-name").to_have_text("Pooling")
     assert headings.all_inner_texts() == ["Pooling", "Words"]
@@ -186,7 +211,7 @@ def test_pooling_has_headings_of_its_own(opened):
     assert_table(page, weights(1, 1, 7)[0, 0], SOURCE)
     assert "learned queries" in page.locator("#axes").inner_text()
     page.select_option("#layer", label="block")
-    expect(page, "#queries-name").to_have_text("Queries")
+    expect(page, "#queries-name").to_have_text("Queries: what looks")
 
 
 def test_weight_on_other_positions_is_a_line(opened):
