@@ -28,13 +28,13 @@ class Layer(NamedTuple):
 
 
 class Scores(dict):
-    """Weights by the names of layers; look-ups accept 0.1.0's "context_attention" too."""
+    """Weights by the names of layers, of which an error lists all; 0.1.0's names are found too."""
 
     def __missing__(self, name):
         renamed = str(name).replace("context_attention", "cross_attention")
         if renamed in self:
             return self[renamed]
-        raise KeyError(name)
+        raise KeyError(f"no layer {name!r} was called. Received scores of: {', '.join(self)}")
 
 
 def read(scores, query_tokens=None, key_tokens=None):

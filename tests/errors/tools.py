@@ -185,7 +185,10 @@ ROWS = {
     "Sequential 'a'": lambda: ka.check_masks(keras.Sequential([keras.layers.Dense(2)], name="a")),
     # Visualization
     "an array of numbers.*list": (TypeError, html([["a", "b"]])),
-    "decoder/attention": (KeyError, lambda: labels.Scores()["decoder/attention"]),
+    "no layer 'pooling'.*of: a, b/c": (
+        KeyError,
+        lambda: labels.Scores(a=0, **{"b/c": 1})["pooling"],
+    ),
     "keys=2, series=3": lambda: visualization.plot_attention(WEIGHTS, series=zeros(3)),
     "`vmax` must be": lambda: visualization.plot_attention(WEIGHTS, vmax=0),
     r"images.shape=\(1, 4\), weights.shape=\(1, 2, 2\)": lambda: visualization.overlay_attention(
