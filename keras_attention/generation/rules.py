@@ -279,9 +279,9 @@ def read_tokens(name, values, least=0):
     for value in values:
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
             raise TypeError(f"`{name}` must have tokens, which are integers. Received: {value!r}")
+        shapes.check_range(name, value, "int32")
         if value < least:
             raise ValueError(f"`{name}` must have tokens of at least {least}. Received: {value!r}")
-        shapes.check_range(name, value, "int32")
     return tuple(map(int, values))
 
 
