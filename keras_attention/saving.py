@@ -142,8 +142,8 @@ def serialize(value):
     config = keras.saving.serialize_keras_object(value)
     if not keras_private.saving_a_model():
         return config
-    name = type(value).__name__
-    if config.get("registered_name") == name and config["class_name"] == name:
+    name, own = type(value).__name__, not type(value).__module__.startswith("keras.")
+    if own and config.get("registered_name") == name and config["class_name"] == name:
         warnings.warn(
             f"{name} is not registered: files of this model load only where custom_objects has "
             f"it. Decorate the class with "

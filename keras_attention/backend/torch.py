@@ -155,9 +155,13 @@ class Torch(Backend):
 
         def forward(array, scale):
             copy = array.to(wide)
-            norm = torch.linalg.vector_norm(copy, dim=-1, keepdim=True)
-            least = torch.tensor(epsilon, dtype=wide, device=norm.device)
-            factor = torch.rsqrt(torch.addcmul(least, norm, norm, value=1 / size))
+            if _writing_onnx():
+                # Its `addcmul` takes no value that depends on a size.
+                factor = torch.rsqrt(copy.square().mean(-1, keepdim=True) + epsilon)
+            else:
+                norm = torch.linalg.vector_norm(copy, dim=-1, keepdim=True)
+                least = torch.tensor(epsilon, dtype=wide, device=norm.device)
+                factor = torch.rsqrt(torch.addcmul(least, norm, norm, value=1 / size))
             found = _product(_product(copy, factor, array), scale.to(wide))
             return (found.to(array.dtype),), (factor,)
 
