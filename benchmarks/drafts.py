@@ -32,9 +32,9 @@ def main():
 
     def sides(name, options):
         draft = generation.PromptLookup() if name == "lookup" else generation.DraftModel(small)
-        request = model._request(prompt, None, count, method, None, draft, settings, {})
-        begin, go_on = (request.program(x, request.arrays) for x in ("begin", "go_on"))
-        steps = int(go_on(*begin(request.arrays)).count)
+        request = model._request(prompt, count, {}, method=method, draft=draft, **settings)
+        begun = request.run("first", request.arrays)
+        steps = int(request.run("go_on", *begun).count)
 
         def written(draft=None):
             found = model.generate(prompt, count, method, draft=draft, **settings)

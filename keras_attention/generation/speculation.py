@@ -107,9 +107,11 @@ class DraftModel:
     def propose(self, search, constants, carried, state, active):
         cache, drafts, tokens = state, [], carried.chosen.tokens
         for n in range(self.tokens + 1):
-            logits, cache = self.model.steps(tokens[:, None], cache, mask=active[:, None])
-            # The numbers with which the large model will draw: alike models draw alike tokens.
             lengths = carried.chosen.lengths + n
+            # Beyond the end of a text the cache may have no room.
+            fits = ops.logical_and(active, lengths < constants["limits"])
+            logits, cache = self.model.steps(tokens[:, None], cache, mask=fits[:, None])
+            # The numbers with which the large model will draw: alike models draw alike tokens.
             logits = ops.cast(logits[:, 0], "float32")
             tokens = ops.cast(search.strategy.choose(logits, constants, lengths), "int32")
             drafts.append(tokens)
@@ -140,14 +142,15 @@ class Speculation(Search):
         active = self.strategy.unfinished(carried)
         drafts, state = self.draft.propose(self, constants, carried, state, active)
         ids = ops.concatenate([chosen.tokens[:, None], ops.maximum(drafts, 0)], axis=1)
-        # Where there is no draft, none is read.
-        here = active[:, None]
-        mask = ops.concatenate([here, ops.logical_and(here, drafts >= 0)], axis=1)
+        # Where there is no draft, none is read, nor beyond the end of a text.
+        fits = chosen.lengths[:, None] + ops.arange(ids.shape[1], dtype="int32")
+        fits = ops.logical_and(active[:, None], fits < constants["limits"][:, None])
+        mask = ops.logical_and(fits, ops.pad(drafts >= 0, ((0, 0), (1, 0)), constant_values=True))
         logits, cache = self.model.steps(ids, cache, constants.get("memory"), mask)
         self.ends.check_vocabulary(logits.shape[2])
         chosen, states, taken = self.written(constants, carried, ids, drafts, logits)
         cache = cut(self.model, cache, ids, mask, taken)
-        cache = cache, self.draft.cut(state, ids, here, taken)
+        cache = cache, self.draft.cut(state, ids, fits, taken)
         return Carried(carried.count + 1, cache, states, chosen)
 
     def written(self, constants, carried, ids, drafts, logits):

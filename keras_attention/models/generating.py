@@ -101,7 +101,9 @@ class Request:
         self.room = rounded(arrays["ids"].shape[1], 16) + ends.max_tokens
         self.room = min([self.room, *(most for most in switches if most >= self.need)])
         if past:
-            arrays["past"] = past | {"cache": self._grown(past["cache"])}
+            arrays["past"] = past | {"cache": self._grown(self.decoder, past["cache"])}
+            if "draft" in past and isinstance(draft, DraftModel):
+                arrays["past"]["draft"] = self._grown(draft.model, past["draft"])
         self.arrays = arrays
         rules = tuple(_hashable(rule.form) for rule in ends.rules)
         form = (strategy.form, rules, ends.stops, ends.pad_token, ends.max_tokens, self.room)
@@ -109,10 +111,10 @@ class Request:
         self.key = (*form, str(self.dtype), None if draft is None else draft.form, kinds)
         self.programs = vars(model).setdefault("_programs", Kept()).of(model)
 
-    def _grown(self, cache):
+    def _grown(self, model, cache):
         room = max(kv_cache.room(x) or 0 for x in cache if "key" in x or "state" in x)
         if room and room < self.need:
-            return self.decoder.grow_cache(cache, rounded(self.need), self.spare)
+            return model.grow_cache(cache, rounded(self.need), self.spare)
         return cache
 
     def _with_rows(self, array):

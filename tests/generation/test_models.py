@@ -241,6 +241,17 @@ def test_a_draft_changes_no_token(draft, name, method):
 
 
 @pytest.mark.ci
+def test_a_draft_needs_no_more_room_than_the_text():
+    # Sizes that are not rounded up.
+    own, prompt = model(), np.resize(PROMPT, (2, 16))
+    plain = own.generate(prompt, 16)
+    drafted = own.generate(prompt, 16, draft=own)
+    assert texts(drafted) == texts(plain)
+    more = own.generate(None, 2, cache=drafted.cache, draft=own)
+    assert texts(more) == texts(own.generate(None, 2, cache=plain.cache))
+
+
+@pytest.mark.ci
 def test_several_tokens_come_in_a_step_where_a_draft_is_right():
     own = model()
     # It drafts four of its own tokens.
