@@ -67,10 +67,11 @@ class PromptLookup:
             # Longer matches count more than later ones.
             best = ops.maximum(best, ops.where(same, column + n * size, 0))
         best = ops.max(best, axis=1, keepdims=True)
-        at = best % size + ops.arange(self.tokens, dtype="int32")
-        inside = ops.logical_and(at < end, best > 0)
-        drafts = ops.take_along_axis(text.tokens, ops.minimum(at, size - 1), axis=1)
-        return ops.where(inside, drafts, NO_TOKEN), state
+        # A text that repeats its last tokens goes on to do so: after its end comes that part again.
+        first = best % size
+        at = ops.arange(self.tokens, dtype="int32") % ops.maximum(end - first, 1)
+        drafts = ops.take_along_axis(text.tokens, ops.minimum(first + at, size - 1), axis=1)
+        return ops.where(best > 0, drafts, NO_TOKEN), state
 
     def cut(self, state, ids, mask, taken):
         """The state without those of its last tokens (R, N) that are beyond the first `taken`."""
