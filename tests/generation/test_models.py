@@ -244,10 +244,10 @@ def test_a_draft_changes_no_token(draft, name, method):
 def test_a_draft_needs_no_more_room_than_the_text():
     # Sizes that are not rounded up.
     own, prompt = model(), np.resize(PROMPT, (2, 16))
-    plain = own.generate(prompt, 16)
-    drafted = own.generate(prompt, 16, draft=own)
+    plain, draft = own.generate(prompt, 16), generation.DraftModel(own, tokens=8)
+    drafted = own.generate(prompt, 16, draft=draft)
     assert texts(drafted) == texts(plain)
-    more = own.generate(None, 2, cache=drafted.cache, draft=own)
+    more = own.generate(None, 2, cache=drafted.cache, draft=draft)
     assert texts(more) == texts(own.generate(None, 2, cache=plain.cache))
 
 
