@@ -1,8 +1,8 @@
 """A training step of the IMDB models, ours against Keras's: `python -m benchmarks.imdb_models`.
 
-`post`, `transformer` and `ngrams` of `examples.imdb_classification`, in their own batches and
+`post`, `wide` and `ngrams` of `examples.imdb_classification`, in their own batches and
 lengths, against the same models with the layers of Keras and KerasHub, in turns. Theirs has the
-mean in place of the pooling by attention of `transformer`, which Keras does not have.
+mean in place of the pooling by attention of `wide`, which Keras does not have.
 """
 
 import functools
@@ -14,7 +14,7 @@ import numpy as np
 import keras_attention
 from benchmarks import runner
 from examples import imdb_classification as example
-from examples import imdb_ngrams
+from examples import imdb_models, imdb_ngrams
 
 
 def keras_attention_of(*sizes, score=None, **options):
@@ -28,8 +28,8 @@ def keras_attention_of(*sizes, score=None, **options):
     return call
 
 
-def hub_transformer(size, ngrams, length):
-    """The model `transformer` of KerasHub's layers."""
+def hub_wide(size, ngrams, length):
+    """The model `wide` of KerasHub's layers."""
     import keras_hub
 
     ids = keras.Input((None, 4), dtype="int32")
@@ -65,7 +65,7 @@ def words(shape, size):
 
 def reviews(name, size, batch, length):
     """Words, or words and n-grams, padded at random, and labels."""
-    rng, end = np.random.default_rng(0), [4] if name in example.NGRAMS else []
+    rng, end = np.random.default_rng(0), [4] if name in imdb_models.NGRAMS else []
     real = np.arange(length) < rng.integers(length // 2, length + 1, (batch, 1))
     ids = words((batch, length, *end), size) * real.reshape(batch, length, *[1] * len(end))
     return ids, rng.integers(0, 2, (batch, 1))
@@ -76,13 +76,13 @@ def sides(name, options):
     if options.small:
         size, length, batch = 50, 8, 2
     build = functools.partial(
-        example.build, {"model": name, "max_length": length}, size, ngrams=size
+        imdb_models.build, {"model": name, "max_length": length}, size, ngrams=size
     )
     ours, data = build(), reviews(name, size, batch, length)
     with (
         mock.patch.object(keras_attention, "Attention", keras_attention_of),
         mock.patch.object(imdb_ngrams, "Attention", keras_attention_of),
-        mock.patch.object(example, "transformer", hub_transformer),
+        mock.patch.object(imdb_models, "wide", hub_wide),
     ):
         other = build()
     both = (step(model, name, data) for model in (ours, other))
@@ -90,7 +90,7 @@ def sides(name, options):
 
 
 def main():
-    runner.turns(sides, runner.parsed(__doc__, rows=("post", "transformer", "ngrams")))
+    runner.turns(sides, runner.parsed(__doc__, rows=("post", "wide", "ngrams")))
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-import keras_attention as ka
-from examples import shared, training
-from examples.shared import UsageError, at_least, keras
+from examples import shared
+from examples.later import keras, training
+from examples.later import keras_attention as ka
+from examples.shared import UsageError, at_least
 
 PROGRAM = "examples.image_classification"
 DIGITS, DEFAULT = "digits", "cifar10"
@@ -231,8 +232,8 @@ def train(argv):
     )
     parser.add_argument("--mirror", action="store_true", help="mirror half of the training images")
     parser.add_argument("--validation", action="store_true", help="test a part of the training set")
-    training.add_training_options(parser, "runs/images")
-    options = parser.parse_args(argv)
+    shared.add_training_options(parser, "runs/images")
+    options = shared.parse(parser, argv)
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     data = load_images(options.data, options.size)
@@ -250,7 +251,7 @@ def predict(argv):
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
     parser.add_argument("files", nargs="*", metavar="FILE", help="images; default: ten tested ones")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="draw what was looked at")
-    options = parser.parse_args(argv)
+    options = shared.parse(parser, argv)
     figures, model = shared.load_run(options.folder, PROGRAM, options.files)
     shape, classes = model.input_shape[1:], figures["classes"]
     if options.files:

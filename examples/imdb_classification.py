@@ -1,6 +1,6 @@
 """Is a movie review positive? Trains attention models on IMDB, and labels new texts.
 
-    python -m examples.imdb_classification [--model ngrams|transformer|post] [--data-dir DIR] ...
+    python -m examples.imdb_classification [--model attention|wide|ngrams|post] [--data-dir DIR] ...
     python -m examples.imdb_classification --pretrained FOLDER [--lora RANK] ...
     python -m examples.imdb_classification predict DIR "text" ...
 
@@ -14,24 +14,27 @@ a folder of Hugging Face's format.
 import sys
 from pathlib import Path
 
-import keras
 import numpy as np
 
-import keras_attention
-from examples import imdb_ngrams, imdb_reviews, shared, texts, training
+from examples import imdb_models, imdb_reviews, shared
+from examples.later import imdb_ngrams, keras, keras_attention, texts, training
 from examples.shared import at_least
-from keras_attention.visualization import collect_attention
 
 PROGRAM = "examples.imdb_classification"
-DEFAULT = "transformer"
+DEFAULT = "attention"
+# Former names, which the files of runs may have.
+FORMER = {"best": "ngrams", "transformer": "wide"}
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "transformer": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
+    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=2),
+    "wide": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
     "pretrained": dict(vocabulary_size=None, max_length=256, batch_size=16, epochs=3),
 }
-NGRAMS = "transformer", "ngrams"  # Beside words these read n-grams of 1, 2 and 3 words.
+
+# A picture of what a test review's words add to the logit, and about how many words it has.
+PICTURE, SHOWN = "words.png", 40
 
 # Tokens: 0 is padding, 1 an unknown word, and then come the words by frequency.
 
@@ -52,6 +55,11 @@ def clean(text):
     return text.replace("<br />", " ")
 
 
+def one_line(review):
+    """A review in one line, of letters that can be printed."""
+    return " ".join(clean(review.encode("utf-8", "replace").decode("utf-8")).split())
+
+
 def kept(tokens, settings):
     """The tokens of a review that a model reads: those at both ends, or, in the post, the last."""
     cut = len(tokens) - settings["max_length"]
@@ -70,56 +78,6 @@ def encode(tokenizer, reviews, settings):
 def pad(rows, settings):
     """Rows as one array, of few different lengths, so that there are few programs to compile."""
     return texts.pad(rows, min(-(-max(map(len, rows)) // 128) * 128, settings["max_length"]))
-
-
-# Models, from numbers to the probability that a review is positive. All mask padding. `predict`
-# shows the weights of the layer named "attention".
-
-
-def transformer(size, ngrams, length):
-    """Wide and deep (Cheng et al. 2016): one query sums up the words of a block and n-grams."""
-    ids = keras.Input((None, 4), dtype="int32", name="ids")
-    mask = keras.ops.not_equal(ids[..., 0], 0)
-    x = keras.layers.Embedding(size, 64, name="words")(ids[..., 0])
-    x = keras.layers.Dropout(0.3, (None, None, 1))(x)
-    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
-    x = keras_attention.TransformerBlock(128, 4, residual="pre")(x, mask=mask)
-    pooling = keras_attention.AttentionPooling(name="attention")
-    x, weights = pooling(x, mask=mask, return_attention_scores=True)
-    x = keras.layers.Dropout(0.5)(keras.layers.LayerNormalization()(x))
-    deep = keras.layers.Dense(1, dtype="float32", name="deep")(x)
-    evidence = imdb_ngrams.evidence(ids[..., 1:], ngrams)
-    evidence = keras.ops.matmul(keras.ops.cast(weights[:, 0], "float32"), evidence)
-    # Twice, so that weights of n-grams learn faster than others.
-    logit = keras.ops.add(deep, imdb_ngrams.total(2 * evidence[:, 0], mask))
-    output = keras.layers.Activation("sigmoid", dtype="float32", name="probability")(logit)
-    return keras.Model(ids, output, name="classifier")
-
-
-def post(ids, size, positions):
-    """The model of the post "A Brief Reading of 'Attention is All You Need'", with a mask."""
-    x = keras.layers.Embedding(size, 128, mask_zero=True, name="embedding")(ids)
-    if positions:
-        x = keras_attention.SinCosPositionEmbedding(128)(x)
-    x = keras_attention.Attention(8, 16, name="attention")([x, x, x])
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    return keras.layers.Dropout(0.5)(x)
-
-
-def build(settings, size, ngrams=0, folder_model=None):
-    """The classifier of so many words and n-grams, or of the model of a folder."""
-    if settings["model"] == "ngrams":
-        return imdb_ngrams.build(size, ngrams)
-    if settings["model"] == "transformer":
-        return transformer(size, ngrams, settings["max_length"])
-    ids = keras.Input((None,), dtype="int32", name="ids")
-    if folder_model:
-        x = keras.layers.Dropout(0.1)(texts.summary(ids, folder_model, settings["lora"]))
-    else:
-        x = post(ids, size, settings["model"] == "post-positions")
-    # In float32: bfloat16 cannot tell 0.996 from 1.
-    x = keras.layers.Dense(1, "sigmoid", dtype="float32", name="probability")(x)
-    return keras.Model(ids, x, name="classifier")
 
 
 # Training
@@ -149,14 +107,16 @@ def train(run, source, train_set, test_set, options):
     rows = {name: encode(tokenizer, found.texts, settings) for name, found in sets.items()}
     steps = settings["epochs"] * -(-len(rows["train"]) // settings["batch_size"])
     size, ngrams, optimizer = tokenizer.get_vocab_size(), 0, keras.optimizers.Adam()
-    if settings["model"] in NGRAMS:
+    if settings["model"] in imdb_models.NGRAMS:
         rows, ngrams = imdb_ngrams.number(run, rows, size)
-    classifier = build(settings, size, ngrams, model)
+    classifier = imdb_models.build(settings, size, ngrams, model)
     if ngrams:
         imdb_ngrams.set_ratios(classifier, rows["train"], labels)
     if settings["model"] == "ngrams":
         optimizer = imdb_ngrams.optimizer(steps)
-    elif settings["model"] == "transformer":
+    elif settings["model"] == "attention":
+        optimizer = keras.optimizers.Adam(training.warmup_and_cosine(2e-3, steps, steps // 10 + 1))
+    elif settings["model"] == "wide":
         # Few steps are larger. The epsilon, above Adam's own, keeps rare n-grams nearer to 0.
         peak, warmup = min(5e-3, 0.294 / steps), max(1, round(steps / 2))
         rate = training.warmup_and_cosine(peak, steps, warmup)
@@ -175,48 +135,113 @@ def train(run, source, train_set, test_set, options):
     classifier.fit(batches["train"], validation_data=measured, **how)
     loss, accuracy = classifier.evaluate(batches["test"], verbose=0)
     run.write(shared.MODEL, keras.Model(classifier.input, classifier.output).save)
+    if settings["model"] == "attention":
+        lengths = [abs(len(row) - SHOWN) for row in rows["test"]]
+        shown = test_set.texts[int(np.argmin(lengths))]
+        probability, names, shares, _ = read(classifier, tokenizer, settings, None, shown)
+        title = f"{verdict(probability)}: what each word adds to the logit"
+        run.write(PICTURE, lambda path: draw(path, names, shares, title))
     run.finish(test_loss=loss, test_accuracy=accuracy)
 
 
 # Prediction
 
 
+def read(classifier, tokenizer, settings, learned, review):
+    """What a model says of a review: the probability of "positive", the words, and their shares.
+
+    Shares are what the words add to the logit, of the model `attention`, and the bias; of others
+    weights, and None. Nothing at all where the model knows no word.
+    """
+    review = one_line(review)
+    (row,) = encode(tokenizer, [review], settings)
+    words = [review[a:b].lower() for a, b in tokenizer.encode(review).offsets]
+    known = (settings["model"] == "pretrained") | (row != UNKNOWN)
+    words = list(zip(kept(words, settings), known.tolist(), strict=False))
+    if not any(known and any(map(str.isalnum, word)) for word, known in words):
+        return None
+    if learned:
+        row = imdb_ngrams.add_numbers(row, learned, tokenizer.get_vocab_size())
+    numbers = pad([row], settings)
+    probability = float(classifier.predict_on_batch(numbers)[0, 0])
+    names = [word if known else f"{word} (unknown)" for word, known in words]
+    shares = bias = None
+    if settings["model"] == "attention":
+        shares, bias = imdb_models.contributions(classifier, numbers)
+    elif settings["model"] != "pretrained":
+        shares = imdb_models.weights(classifier, numbers)
+    return probability, names, None if shares is None else shares[: len(names)], bias
+
+
+def verdict(probability):
+    """The label, and how sure the model is of it."""
+    label, sure = ("positive", probability), ("negative", 1 - probability)
+    return "{}, {:.1%} sure".format(*max(label, sure, key=lambda pair: pair[1]))
+
+
 def predict(argv):
-    """Prints what the model of a run says of texts, and which of their words it attended to."""
+    """Prints what the model of a run says of texts, and what each of their words adds to it."""
     parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="a finished run's --output")
     parser.add_argument("texts", nargs="+", metavar="text")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="an HTML page of the last text")
     options = parser.parse_args(argv)
     figures, classifier = shared.load_run(options.folder, PROGRAM, options.texts)
     settings, tokenizer = figures["settings"], texts.load_tokenizer(options.folder)
-    learned = imdb_ngrams.load(options.folder) if settings["model"] in NGRAMS else None
+    settings["model"] = FORMER.get(settings["model"], settings["model"])
+    ngrams = settings["model"] in imdb_models.NGRAMS
+    learned = imdb_ngrams.load(options.folder) if ngrams else None
     for review in options.texts:
-        review = " ".join(clean(review.encode("utf-8", "replace").decode("utf-8")).split())
-        (row,) = encode(tokenizer, [review], settings)
-        words = [review[a:b].lower() for a, b in tokenizer.encode(review).offsets]
-        known = (settings["model"] == "pretrained") | (row != UNKNOWN)
-        words = list(zip(kept(words, settings), known.tolist(), strict=False))
-        if not any(known and any(map(str.isalnum, word)) for word, known in words):
-            print(f'no label  "{review[:60]}"\n    it has no words that the model knows')
+        found = read(classifier, tokenizer, settings, learned, review)
+        start = f'"{one_line(review)[:60]}"'
+        if not found:
+            print(f"no label: {start}\n    it has no words that the model knows")
             continue
-        if learned:
-            row = imdb_ngrams.add_numbers(row, learned, tokenizer.get_vocab_size())
-        numbers = pad([row], settings)
-        probability = float(classifier.predict_on_batch(numbers)[0, 0])
-        label = "positive" if probability >= 0.5 else "negative"
-        print(f'{label} {probability:.3f}  "{review[:60]}"')
-        if settings["model"] != "pretrained":
-            print(f"    attended most: {attended(classifier, numbers, words)}")
+        probability, names, shares, bias = found
+        print(f"{verdict(probability)}: {start}")
+        if bias is not None:
+            print(f"    for positive: {signed(names, shares, 1)}")
+            print(f"    for negative: {signed(names, shares, -1)}")
+            print(
+                f"    {shares.sum():+.2f} from words {bias:+.2f} = logit {shares.sum() + bias:+.2f}"
+            )
+        elif shares is not None:
+            print(f"    attended most: {percentages(names, shares)}")
+        if options.page and shares is not None:
+            page = keras_attention.visualization.attention_html
+            page(shares[None], None, names, options.page, verdict(probability))
 
 
-def attended(classifier, numbers, words):
-    """The words with the largest weights, in percentages that sum to 100."""
-    scores = collect_attention(classifier, numbers).items()
-    (weights,) = (found[0] for name, found in scores if name.startswith("attention"))
-    weights = np.asarray(weights, "float32").sum(axis=(0, 1))
+def draw(path, names, shares, title):
+    """Draws a bar for each word, in the order of the text: to the right for "positive"."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((5, 1 + 0.17 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    axes.barh(range(len(names)), shares, color=np.where(shares < 0, "tab:red", "tab:blue"))
+    axes.axvline(0, color="black", linewidth=0.5)
+    axes.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_title(title, fontsize=9)
+    figure.savefig(path, dpi=120, format="png")
+
+
+def signed(names, shares, sign):
+    """The words with the largest contributions of a sign, and what they sum to."""
     totals = {}
-    for (word, known), weight in zip(words, weights / weights.sum(), strict=False):
-        name = word if known else f"{word} (unknown)"
+    for name, share in zip(names, shares, strict=True):
+        totals[name] = totals.get(name, 0.0) + float(share)
+    found = {name: total for name, total in totals.items() if sign * total >= 0.005}
+    ranking = sorted(found, key=lambda name: -abs(found[name]))
+    listed = [f"{name} {found[name]:+.2f}" for name in ranking[:8]]
+    rest = sum(found[name] for name in ranking[8:])
+    return ", ".join(listed + [f"others {rest:+.2f}"] * bool(ranking[8:])) or "nothing"
+
+
+def percentages(names, weights):
+    """The words with the largest weights, in percentages that sum to 100."""
+    totals = {}
+    for name, weight in zip(names, weights, strict=False):
         totals[name] = totals.get(name, 0.0) + float(weight)
     ranking = sorted(totals, key=totals.get, reverse=True)
     if len(ranking) > 8:
@@ -230,7 +255,7 @@ def attended(classifier, numbers, words):
 def settings_of(options):
     """What the results of a command line depend on: the model's recipe, but for what is given."""
     name = "pretrained" if options.pretrained else options.model or DEFAULT
-    name = {"best": "ngrams"}.get(name, name)
+    name = FORMER.get(name, name)
     given = {key: value for key, value in vars(options).items() if value is not None}
     settings = {**vars(options), **RECIPES[name], **given, "model": name}
     if settings.pop("positions"):
@@ -239,16 +264,16 @@ def settings_of(options):
             settings["epochs"] = 3  # They are larger than new words' vectors: it learns slowly.
     if options.pretrained and not options.learning_rate:
         settings["learning_rate"] = 5e-4 if options.lora else 2e-5
-    sources = {bool(options.data_dir): "folder", options.sample: "sample"}
-    settings["data_source"] = sources.get(True, "TensorFlow Datasets")
+    # Of these only whether they were given: what was read, `figures.json` says as "dataset".
+    settings["data_dir"] = bool(options.data_dir)
     settings["weights"] = options.pretrained and texts.pretrained_checksum(options.pretrained)
-    return settings | dict.fromkeys(["output", "data_dir", "sample", "devices", "pretrained"])
+    return settings | dict.fromkeys(["output", "devices", "pretrained"])
 
 
 def command(argv):
     """Trains a model, unless that is done, and prints how many test reviews it labels rightly."""
     parser = shared.command_line(PROGRAM, __doc__)
-    models = "best", "ngrams", "transformer", "post"
+    models = "attention", "wide", "ngrams", "post", *FORMER
     parser.add_argument("--model", choices=models, help=f"default: {DEFAULT}")
     parser.add_argument("--positions", action="store_true", help="of --model post")
     parser.add_argument("--pretrained", metavar="FOLDER", help="a model to train further")
@@ -264,8 +289,8 @@ def command(argv):
         ("limit", at_least(2), None, "training reviews, and test reviews, at most"),
         ("validation", shared.fraction, 0.0, "the part of training reviews to measure epochs on"),
     )
-    training.add_training_options(parser, None)
-    options = parser.parse_args(argv)
+    shared.add_training_options(parser, None)
+    options = shared.parse(parser, argv)
     if options.positions and options.model != "post":
         parser.error("--positions is for --model post")
     if options.pretrained and (options.model or options.vocabulary_size):
@@ -285,6 +310,9 @@ def command(argv):
     print(f"test accuracy {run.figures['test_accuracy']:.4f} after {epochs}")
     sizes = "{train:,} training and {test:,} test reviews".format(**run.figures["sizes"])
     print(f"on {run.figures['dataset']}: {sizes}\nin {output}")
+    if (output / PICTURE).exists():
+        print(f"{output / PICTURE} shows what the words of a test review add to the logit.")
+    print(f'Ask it:\n    {shared.python()} -m {PROGRAM} predict {output} "A wonderful movie."')
 
 
 main = shared.program(command, predict=predict)

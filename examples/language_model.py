@@ -15,9 +15,10 @@ import sys
 
 import numpy as np
 
-import keras_attention as ka
-from examples import shared, texts, training
-from examples.shared import UsageError, at_least, keras
+from examples import shared
+from examples.later import keras, texts, training
+from examples.later import keras_attention as ka
+from examples.shared import UsageError, at_least
 
 PROGRAM = "examples.language_model"
 NAMES = "layers", "heads", "dim", "dropout", "context", "batch_size", "steps", "measure_every"
@@ -208,7 +209,7 @@ def train(argv):
     for name in NAMES:
         option, kind = name.replace("_", "-"), kinds.get(name, at_least(1))
         parser.add_argument(f"--{option}", type=kind, metavar="N", help="default: the preset's")
-    training.add_training_options(parser, "runs/language-model")
+    shared.add_training_options(parser, "runs/language-model")
     given = parser.parse_known_args(argv)[0]
     for name in ("preset", "tokens", "vocabulary_size", "positions", *NAMES[:4]):
         if given.pretrained and getattr(given, name) is not None:
@@ -222,7 +223,7 @@ def train(argv):
         parser.set_defaults(vocabulary_size=1000)
     if not given.pretrained:
         parser.set_defaults(tokens="characters", positions="rotary")
-    options = parser.parse_args(argv)
+    options = shared.parse(parser, argv)
     if options.steps % options.measure_every:
         raise UsageError(f"--steps must be a multiple of --measure-every {options.measure_every}.")
     settings = vars(options) | {"output": None, "preset": None}
@@ -247,7 +248,7 @@ def print_generated(argv):
     parser.add_argument("--temperature", type=kind, default=0.8, metavar="T", help="0: likeliest")
     parser.add_argument("--top-k", type=at_least(1), metavar="N", help="draw from the N likeliest")
     parser.add_argument("--seed", type=at_least(0), default=0, metavar="N")
-    options = vars(parser.parse_args(argv))
+    options = vars(shared.parse(parser, argv))
     # An argument that is not UTF-8 reaches Python as surrogates, which no tokenizer takes.
     prompt = options["prompt"] = options["prompt"].encode("utf-8", "replace").decode("utf-8")
     keras.config.disable_interactive_logging()  # No messages of compilation amid the text.

@@ -13,27 +13,7 @@ import urllib.request
 import zlib
 from pathlib import Path
 
-
-@contextlib.contextmanager
-def quiet():
-    """In this block nothing reaches standard error: TensorFlow writes there when imported."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow does not on every CPU.
-    sys.stderr.flush()
-    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
-
-
-with quiet():
-    import keras
-
-    import keras_attention
+from examples.later import keras, keras_attention, quiet
 
 
 class UsageError(Exception):
@@ -111,6 +91,32 @@ fraction = number(float, "at least 0 and below 1", lambda value: 0 <= value < 1)
 positive = number(float, "above 0", lambda value: 0 < value < float("inf"))
 
 
+def add_training_options(parser, output):
+    """Options of every example that trains by `fit`."""
+    add_options(
+        parser,
+        ("output", Path, output, "the folder of the run"),
+        ("seed", at_least(0), 0, "of the first weights, the order and dropout"),
+        ("devices", at_least(1), 1, "how many share each batch, on JAX and TensorFlow"),
+    )
+    parser.add_argument("--jit", action="store_true", default=None, help="compile with XLA")
+    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
+
+
+def parse(parser, argv):
+    """The options of a command line. By default XLA compiles on JAX alone."""
+    options = parser.parse_args(argv)
+    if getattr(options, "jit", False) is None:
+        options.jit = keras.backend.backend() == "jax"
+    return options
+
+
+def python():
+    """The interpreter of this process, as it can be typed here."""
+    path, here = Path(sys.executable), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def one_line(error):
     """What an error says, without line breaks."""
     return " ".join(str(error).split())[:300] or type(error).__name__
@@ -160,9 +166,12 @@ def or_sample(load, sample, requested, name, advice):
 
 def tensorflow_dataset(name, host):
     """A function from a split to its columns, NumPy arrays. Raises whatever keeps it from that."""
-    import tensorflow_datasets as tfds
+    with quiet():
+        import tensorflow_datasets as tfds
+        from absl import logging
 
-    builder = tfds.builder(name, try_gcs=False)
+        logging.set_verbosity(logging.ERROR)
+        builder = tfds.builder(name, try_gcs=False)
     if not builder.is_prepared():
         if not urllib.request.getproxies():  # Without a network it would retry for minutes.
             socket.create_connection((host, 80), timeout=10).close()

@@ -13,12 +13,12 @@ import sys
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 
 from examples import shared
+from examples.later import keras
+from examples.later import keras_attention as ka
 from examples.shared import at_least
-from keras_attention import Attention, AttentionCell, scores, visualization
 
 PROGRAM = "examples.square_sequences"
 KINDS = {"without_attention": False, "with_attention": True}
@@ -85,9 +85,9 @@ def build(hidden, attention):
     )
     cell = keras.layers.GRUCell(hidden)
     if attention:
-        cell = AttentionCell(
+        cell = ka.AttentionCell(
             cell,
-            Attention(score=scores.Additive(hidden)),
+            ka.Attention(score=ka.scores.Additive(hidden)),
             output_context=True,
             return_attention_scores=True,
         )
@@ -154,7 +154,7 @@ def compare(run):
     found = {kind: found["corners"] for kind, found in predicted.items()}
     run.write("squares.png", lambda path: draw_squares(path, test, found))
     corners, title = [f"corner {n}" for n in (1, 2, 3, 4)], "mean of the test squares"
-    drawn = visualization.plot_attention(alignments.mean(0), corners[2:], corners[:2], title)
+    drawn = ka.visualization.plot_attention(alignments.mean(0), corners[2:], corners[:2], title)
     run.write("alignments.png", lambda path: drawn.savefig(path, dpi=100, format="png"))
     losses = {kind: [e["loss"] for e in run.epochs if e["kind"] == kind] for kind in KINDS}
     several = settings["seeds"] > 1
@@ -213,7 +213,7 @@ def parse(argv):
     )
     if parser.parse_known_args(argv)[0].small:
         parser.set_defaults(**SMALL)
-    settings = vars(parser.parse_args(argv))
+    settings = vars(shared.parse(parser, argv))
     del settings["small"]
     return settings, settings.pop("output")
 

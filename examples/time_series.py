@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-import keras_attention as ka
-from examples import shared, training
-from examples.shared import UsageError, at_least, keras
+from examples import shared
+from examples.later import keras, training
+from examples.later import keras_attention as ka
+from examples.shared import UsageError, at_least
 
 PROGRAM = "examples.time_series"
 MODELS = "attention", "lstm"
@@ -189,8 +190,8 @@ def train(argv):
         ("dropout", shared.fraction, 0.1, "rate of dropout"),
         ("learning-rate", shared.positive, 3e-3, "at the beginning"),
     )
-    training.add_training_options(parser, "runs/time-series")
-    options = parser.parse_args(argv)
+    shared.add_training_options(parser, "runs/time-series")
+    options = shared.parse(parser, argv)
     if options.dim % 4:
         raise UsageError(f"--dim must be a multiple of 4, for as many heads: {options.dim} is not.")
     series, name = load_series(options.data, options.sample)
@@ -210,7 +211,7 @@ def predict(argv):
     parser = shared.command_line(f"{PROGRAM} predict", predict.__doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="the --output of a finished run")
     shared.add_source(parser, "--data", "another series of the kind")
-    options = parser.parse_args(argv)
+    options = shared.parse(parser, argv)
     loaded = [load(options.folder / kind) for kind in MODELS]
     series, _ = load_series(options.data, options.sample)
     found = [forecast(series, *one) for one in loaded]

@@ -1,31 +1,21 @@
-"""How the examples train: options, batches, resuming after an interruption, devices."""
+"""How the examples train: batches, resuming after an interruption, devices."""
 
 import contextlib
 import shutil
 import sys
 import time
-from pathlib import Path
 
+import keras
 import numpy as np
 
-from examples.shared import UsageError, add_options, at_least, keras, one_line
-
-
-def add_training_options(parser, output):
-    """Options of every example that trains by `fit`."""
-    add_options(
-        parser,
-        ("output", Path, output, "the folder of the run"),
-        ("seed", at_least(0), 0, "of the first weights, the order and dropout"),
-        ("devices", at_least(1), 1, "how many share each batch, on JAX and TensorFlow"),
-    )
-    jax = keras.backend.backend() == "jax"
-    parser.add_argument("--jit", action="store_true", default=jax, help="compile with XLA")
-    parser.add_argument("--mixed-precision", action="store_true", help="compute in bfloat16")
+from examples.later import quiet
+from examples.shared import UsageError, one_line
 
 
 def prepare(options):
     """Sets the seed of all random numbers, and the precision."""
+    with quiet(), contextlib.suppress(ImportError):
+        import tensorflow  # noqa: F401 - Keras does so in `fit` on any backend, where it is there.
     keras.utils.set_random_seed(options.seed)
     keras.config.set_dtype_policy("mixed_bfloat16" if options.mixed_precision else "float32")
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from examples import pairs, shared, texts, training
-from examples.shared import UsageError, at_least, keras
-from examples.shared import keras_attention as ka
+from examples import pairs, shared
+from examples.later import keras, texts, training
+from examples.later import keras_attention as ka
+from examples.shared import UsageError, at_least
 
 PROGRAM = "examples.translation"
 START, STOP = np.array([2, 3], "int32")  # 0 is padding, and 1 an unknown token
@@ -201,10 +202,10 @@ def train(argv):
         ("beams", at_least(1), 4, "of the search for a translation"),
         ("model-parallel", at_least(1), 1, "how many devices share the weights, on JAX"),
     )
-    training.add_training_options(parser, None)
+    shared.add_training_options(parser, None)
     model = parser.parse_known_args(argv)[0].model
     parser.set_defaults(output=Path(f"runs/translation-{model}"), **DEFAULTS[model])
-    options = parser.parse_args(argv)
+    options = shared.parse(parser, argv)
     if options.positions and options.model != "transformer":
         raise UsageError(f"--positions is for the transformer. --model is {options.model}.")
     jax = keras.backend.backend() == "jax"
@@ -271,7 +272,7 @@ def translate(argv):
     parser.add_argument("sentences", nargs="+", metavar="sentence")
     parser.add_argument("--beams", type=at_least(1), default=4, help="of the search; default: 4")
     parser.add_argument("--picture", type=Path, help="draw what the first translation attended to")
-    options = parser.parse_args(argv)
+    options = shared.parse(parser, argv)
     _, model = shared.load_run(options.directory, PROGRAM, options.sentences)
     tokenizer = texts.load_tokenizer(options.directory)
     # An argument that is not UTF-8 reaches Python as surrogates, which no tokenizer takes.

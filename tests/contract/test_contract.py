@@ -19,11 +19,12 @@ AROUND = {
     "cell": tuple(RELATIONS),
 }
 LONG = "refusals", "dtypes", "program", "gradients", "saved"
+AROUND["alone"] = ALONE = tuple(RELATIONS)
 if keras.config.backend() == "jax":
     # Each call of other shapes is a program, and takes long to compile.
-    few = "rows", "padding", "pieces", "future", "memory"
-    AROUND = {"block": (), "stack": few, "context": few, "cell": few}
-AROUND["alone"] = tuple(RELATIONS)
+    few = "rows", "future", "memory"
+    AROUND |= {"block": (), "stack": few, "context": (*few, "padding"), "cell": few}
+    ALONE = tuple(relation for relation in RELATIONS if relation not in LONG)
 
 
 def cases():
@@ -32,7 +33,8 @@ def cases():
         for place in places.PLACES:
             for relation, check in RELATIONS.items():
                 fits = relation in AROUND[place] and places.fits(entry, place)
-                fits = fits and (place == "alone" or not entry.of_slot or relation in OF_SLOTS)
+                if entry.of_slot:
+                    fits &= relation in (ALONE if place == "alone" else OF_SLOTS)
                 if fits and check.applies(entry, place):
                     yield param(relation, place, entry)
 

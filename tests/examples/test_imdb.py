@@ -7,11 +7,17 @@ import keras
 import numpy as np
 import pytest
 
-from examples import imdb_classification, imdb_ngrams, imdb_reviews, texts, training
+from examples import (
+    imdb_classification,
+    imdb_models,
+    imdb_ngrams,
+    imdb_reviews,
+    texts,
+    training,
+)
 from examples.imdb_classification import main
 from examples.imdb_reviews import Reviews
 from examples.shared import UsageError
-from keras_attention.visualization import collect_attention
 from tests.examples.conftest import ran
 
 TEXTS = ["superb", "a dull plot , dull", "the plot was superb and the plot was not dull at all"]
@@ -98,7 +104,7 @@ def test_words_are_numbered_by_frequency():
     assert tokenizer_of("ngrams", ["a b b", "a c"]).encode("a b c").ids == [2, 3, 1]
 
 
-@pytest.mark.parametrize("name", ["post", "transformer"])
+@pytest.mark.parametrize("name", ["post", "attention"])
 def test_the_end_or_both_ends_of_a_long_review_are_kept(name):
     for most in (1, 4, 5):
         for length in (1, 4, 5, 6, 11):
@@ -158,8 +164,8 @@ def test_log_ratios():
     # It is in both of the two positive reviews, and in two of the three negative ones.
     assert ratios[number] == pytest.approx(np.log((2 + 1) / (2 + 2) / ((2 + 1) / (3 + 2))))
     assert ratios[0] == 0 and ratios.shape == (total,)
-    for name in imdb_classification.NGRAMS:
-        model = imdb_classification.build(settings_of(name), size, total)
+    for name in imdb_models.NGRAMS:
+        model = imdb_models.build(settings_of(name), size, total)
         imdb_ngrams.set_ratios(model, rows, LABELS)
         (table,) = model.get_layer("log_ratio").get_weights()
         np.testing.assert_array_equal(table[:, 0], ratios)
@@ -174,7 +180,7 @@ def small_model(name):
     tokenizer, settings = tokenizer_of(name), settings_of(name)
     size = tokenizer.get_vocab_size()
     count, learned = 0, None
-    if name in imdb_classification.NGRAMS:
+    if name in imdb_models.NGRAMS:
         rows = imdb_classification.encode(tokenizer, TEXTS * 2, settings)
         learned = imdb_ngrams.learn(rows, size)
         count = 1 + sum(map(len, learned.values()))
@@ -183,22 +189,28 @@ def small_model(name):
         (found,) = imdb_classification.encode(tokenizer, [text], settings)
         return imdb_ngrams.add_numbers(found, learned, size) if learned else found
 
-    model = imdb_classification.build(settings, size, count)
+    model = imdb_models.build(settings, size, count)
     rng = np.random.default_rng(1)
     for variable in model.variables if name == "ngrams" else model.trainable_variables:
         variable.assign(rng.normal(size=variable.shape) / 4)
     return model, row
 
 
-def weights(model, numbers):
-    scores = collect_attention(model, numbers)
-    (found,) = (array for name, array in scores.items() if name.startswith("attention"))
-    found = np.asarray(found[0], "float32").sum((0, 1))
-    return found / found.sum()
+def test_what_words_add_sums_to_the_logit():
+    model, row_of = small_model("attention")
+    for text in TEXTS:
+        row = row_of(text)
+        for padding in (0, 3):  # It adds nothing.
+            numbers = np.pad(row, (0, padding))[None]
+            shares, bias = imdb_models.contributions(model, numbers)
+            assert not shares[len(row) :].any() and np.abs(shares[: len(row)]).min() > 1e-4
+            probability = model.predict_on_batch(numbers)[0, 0]
+            logit = np.log(probability / (1 - probability))
+            assert logit == pytest.approx(shares.sum() + bias, rel=1e-4, abs=1e-5)
 
 
-def test_the_transformer_adds_the_evidence_of_ngrams():
-    model, row_of = small_model("transformer")
+def test_the_wide_model_adds_the_evidence_of_ngrams():
+    model, row_of = small_model("wide")
     numbers, logits = row_of(TEXTS[2])[None], []
     ratio, weight = (model.get_layer(name).get_weights()[0] for name in ("log_ratio", "weight"))
     evidence = (weight * ratio)[numbers[0, :, 1:], 0].sum(axis=1)
@@ -206,60 +218,81 @@ def test_the_transformer_adds_the_evidence_of_ngrams():
         model.get_layer("weight").set_weights([change * weight])
         probability = model.predict_on_batch(numbers)[0, 0]
         logits.append(np.log(probability / (1 - probability)))
-    expected = 32 * np.sqrt(len(evidence)) * weights(model, numbers) @ evidence
+    expected = 32 * np.sqrt(len(evidence)) * imdb_models.weights(model, numbers) @ evidence
     assert logits[0] - logits[1] == pytest.approx(expected, rel=1e-4)
     assert abs(expected) > 0.01
 
 
 def test_ngrams_weigh_all_words_alike_at_first():
     model = imdb_ngrams.build(50, 60)
-    np.testing.assert_allclose(weights(model, np.full((1, 5, 4), 3)), 1 / 5, rtol=1e-5)
+    np.testing.assert_allclose(imdb_models.weights(model, np.full((1, 5, 4), 3)), 1 / 5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["post", "post-positions", "transformer", "ngrams"])
+@pytest.mark.parametrize("name", ["post", "post-positions", "wide", "ngrams"])
 def test_percentages_sum_to_100(name):
     model, row_of = small_model(name)
     for text in (*TEXTS, "the superb plot was not all dull at " * 30 + "zyxxy"):
-        words = [(word, True) for word in text.split()]
-        said = imdb_classification.attended(model, row_of(text)[None], words)
+        shares = imdb_models.weights(model, row_of(text)[None])
+        said = imdb_classification.percentages(text.split(), shares)
         percentages = [float(part.split()[-1].rstrip("%")) for part in said.split("%, ")]
         assert sum(percentages) == pytest.approx(100, abs=0.5)
+
+
+def test_words_for_and_against():
+    names, shares = ["a", "b", "a", "c", "d"], np.array([0.5, -1.0, 0.25, 0.001, 2.0])
+    assert imdb_classification.signed(names, shares, 1) == "d +2.00, a +0.75"
+    assert imdb_classification.signed(names, shares, -1) == "b -1.00"
+    assert imdb_classification.signed(names, np.zeros(5), 1) == "nothing"
+    many = list(map(str, range(10))), np.full(10, 0.5)
+    assert imdb_classification.signed(*many, 1).endswith("7 +0.50, others +1.00")
+    assert imdb_classification.verdict(0.25) == "negative, 75.0% sure"
 
 
 # Runs
 
 
-@pytest.mark.parametrize("name", ["post", "best"])
+@pytest.mark.parametrize("name", ["attention", "post", "best"])
 def test_a_run_trains_saves_and_predicts(folder, tmp_path, capsys, name):
     options = ["--vocabulary-size", 200, "--max-length", 12, "--epochs", 3]
     if name == "best":
         options = ["--validation", 0.25, "--mixed-precision", "--epochs", 1]
-    files = {"model.keras", "tokenizer.json"} | ({"ngrams.npz"} if name == "best" else set())
+    files = {"model.keras", "tokenizer.json"}
+    files |= {"best": {"ngrams.npz"}, "attention": {"words.png"}}.get(name, set())
+    run, page = tmp_path / "run", tmp_path / "page.html"
     try:
         given = "--model", name, "--data-dir", folder
-        said = ran(main, tmp_path / "run", *given, *options, files=files)
+        said = ran(main, run, *given, *options, files=files)
     finally:
         keras.config.set_dtype_policy("float32")
     assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(said["epochs"][0])
     assert 0.0 <= said["test_accuracy"] <= 1.0 and said["dataset"] == "imdb (aclImdb folder)"
+    assert said["settings"]["data_dir"] is True and not said["settings"]["sample"]
     if name == "best":
         assert said["sizes"] == {"train": 48, "validation": 16, "test": 32}
-    capsys.readouterr()
+    assert f"predict {run} " in capsys.readouterr().out
     not_utf_8 = b"Am\xe9lie dull".decode("utf-8", "surrogateescape")
     given = ["The plot was superb, zyxxy.", "dull " * 20_000, not_utf_8, "", "?!", "zyxxy xyzzy"]
-    # To the others, marks are words.
-    given = given if name == "post" else given[:1]
-    assert main(["predict", tmp_path / "run", *given]) == 0
+    # To "ngrams", marks are words.
+    given = given[:1] if name == "best" else given
+    assert main(["predict", run, *given, "--page", page]) == 0
+    assert ("superb" if name == "best" else "dull") in page.read_text()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 * len(given)
-    for line in lines[:6:2]:
-        label, probability = line.split()[:2]
-        assert label == ("positive" if float(probability) >= 0.5 else "negative")
-    assert "zyxxy (unknown) " in lines[1] and "superb " in lines[1]
+    texts = [n for n, line in enumerate(lines) if not line.startswith("    ")]
+    assert len(texts) == len(given)
+    for n in texts[:3]:
+        label, sure = lines[n].split(" sure: ")[0].split(", ")
+        assert label in ("positive", "negative") and 50 <= float(sure.rstrip("%")) <= 100
+    if name == "attention":
+        words, bias, logit = (float(x.strip("=")) for x in lines[3].split() if x[0] in "+-0")
+        assert logit == pytest.approx(words + bias, abs=0.011)
+        assert (logit > 0) == lines[0].startswith("positive")
+    else:
+        assert "zyxxy (unknown) " in lines[1] and "superb " in lines[1]
     if name == "post":
         assert lines[3].strip() == "attended most: dull 100.0%"
-        assert all(line.startswith("no label ") for line in lines[6::2])
-        assert set(lines[7::2]) == {"    it has no words that the model knows"}
+    for n in texts[3:]:
+        assert lines[n].startswith("no label: ")
+        assert lines[n + 1] == "    it has no words that the model knows"
 
 
 # As people type them; none of them is in the sample.
@@ -291,8 +324,10 @@ def test_what_the_sample_teaches(tmp_path, capsys):
     assert main(["--sample", "--output", tmp_path / "run"]) == 0
     capsys.readouterr()
     assert main(["predict", tmp_path / "run", *PRAISE, *BLAME]) == 0
-    found = [line.split()[0] for line in capsys.readouterr().out.splitlines()[::2]]
+    lines = capsys.readouterr().out.splitlines()
+    found = [line.split(",")[0] for line in lines if not line.startswith(" ")]
     assert found == ["positive"] * len(PRAISE) + ["negative"] * len(BLAME)
+    assert lines[1].startswith("    for positive: wonderful +")
 
 
 # `--pretrained`: models of folders in Hugging Face's format
@@ -304,7 +339,7 @@ SETTINGS = settings_of("pretrained", max_length=16)
 def classifier(folder, lora=None):
     model, tokenizer = texts.load_pretrained(folder, 16, "--max-length")
     settings = {**SETTINGS, "lora": lora}
-    return imdb_classification.build(settings, None, folder_model=model), tokenizer
+    return imdb_models.build(settings, None, folder_model=model), tokenizer
 
 
 def batch(tokenizer, given=GIVEN):
