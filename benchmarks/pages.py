@@ -307,6 +307,19 @@ def movie_reviews():
     return table(["model", "seeds", "epochs", "mean", "each"], lines)
 
 
+def deleted_words():
+    """How far the classifier's probability moves without some words, over the test reviews."""
+    found = results("imdb_deletion")
+    rows = {row["deleted"]: row for row in found["rows"]}
+    least = rows["at random"]["change"]
+    lines = [
+        [name, f"{row['change']:.3f}", f"{row['change'] / least:.1f}", f"{row['other label']:.1%}"]
+        for name, row in rows.items()
+    ]
+    head = [f"{found['words']} words deleted", "change of the probability", "/ at random", "labels"]
+    return table(head, lines)
+
+
 TABLES = {
     **{name: functools.partial(across, *given) for name, given in ACROSS.items()},
     "models": whole_models,
@@ -314,7 +327,7 @@ TABLES = {
         table.__name__.replace("_", " "): table
         for table in (
             *(linear, long_sequences, generation, llama_block),
-            *(square_sequences, movie_reviews, choosing),
+            *(square_sequences, movie_reviews, deleted_words, choosing),
         )
     },
 }

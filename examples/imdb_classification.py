@@ -26,7 +26,7 @@ DEFAULT = "attention"
 FORMER = {"best": "ngrams", "transformer": "wide"}
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=2),
+    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=3),
     "wide": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
@@ -115,7 +115,9 @@ def train(run, source, train_set, test_set, options):
     if settings["model"] == "ngrams":
         optimizer = imdb_ngrams.optimizer(steps)
     elif settings["model"] == "attention":
-        optimizer = keras.optimizers.Adam(training.warmup_and_cosine(2e-3, steps, steps // 10 + 1))
+        # The epsilon, above Adam's own, keeps words of few reviews from large steps.
+        rate = training.warmup_and_cosine(2e-3, steps, max(1, round(steps / 10)))
+        optimizer = keras.optimizers.Adam(rate, epsilon=1e-5)
     elif settings["model"] == "wide":
         # Few steps are larger. The epsilon, above Adam's own, keeps rare n-grams nearer to 0.
         peak, warmup = min(5e-3, 0.294 / steps), max(1, round(steps / 2))

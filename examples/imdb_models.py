@@ -19,9 +19,9 @@ def attention(size, length):
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = keras.ops.not_equal(ids, 0)
     x = keras.layers.Embedding(size, 64, name="words")(ids)
-    x = keras.layers.Dropout(0.3, (None, None, 1))(x)
+    x = keras.layers.Dropout(0.5, (None, None, 1))(x)
     x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
-    x = keras_attention.TransformerBlock(128, 4, residual="pre")(x, mask=mask)
+    x = keras_attention.TransformerBlock(128, 2, residual="pre")(x, mask=mask)
     x = keras.layers.LayerNormalization(name="context")(x)
     x, _ = keras_attention.AttentionPooling(name="attention")(
         x, mask=mask, return_attention_scores=True

@@ -81,6 +81,8 @@ def test_a_page_can_be_read(page):
 def test_all_pages_can_be_read_in_a_day():
     every = (page.read_text(encoding="utf-8") for page in DOCS.glob("**/*.md"))
     assert sum(len(text.split()) for text in every) <= 48_000
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+    assert len(newest.splitlines()) <= 80
 
 
 def test_tables_of_results_are_what_the_files_say():
