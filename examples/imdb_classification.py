@@ -77,7 +77,9 @@ def encode(tokenizer, reviews, settings):
 
 def pad(rows, settings):
     """Rows as one array, of few different lengths, so that there are few programs to compile."""
-    return texts.pad(rows, min(-(-max(map(len, rows)) // 128) * 128, settings["max_length"]))
+    longest = max(map(len, rows))
+    several = min(128, max(16, 1 << (longest - 1).bit_length()))
+    return texts.pad(rows, min(-(-longest // several) * several, settings["max_length"]))
 
 
 # Training

@@ -8,21 +8,29 @@ import numpy as np
 
 from examples.later import imdb_ngrams, keras, keras_attention, texts
 
+NEAR = 2  # To each side, the words that change what a word says.
 NGRAMS = "wide", "ngrams"  # Beside words these read n-grams of 1, 2 and 3 words.
 
 
 def attention(size, length):
-    """A block reads words in their context, and one query weighs what each says.
+    """One query weighs what each word says; what that is depends on the words around it.
 
-    What is summed is linear in each word: the logit is Σ weight · evidence + bias.
+    A block reads a word among its neighbors, and its output scales the features of the word's own
+    vector, between 0 and 2. What is summed is linear in them: the logit is
+    Σ weight · evidence + bias.
     """
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = keras.ops.not_equal(ids, 0)
-    x = keras.layers.Embedding(size, 64, name="words")(ids)
-    x = keras.layers.Dropout(0.5, (None, None, 1))(x)
-    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(x))
-    x = keras_attention.TransformerBlock(128, 2, residual="pre")(x, mask=mask)
-    x = keras.layers.LayerNormalization(name="context")(x)
+    words = keras.layers.Embedding(size, 64, name="words")(ids)
+    words = keras.layers.Dropout(0.3, (None, None, 1))(words)
+    x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(words))
+    near = keras_attention.patterns.SlidingWindow(NEAR, NEAR)
+    x = keras_attention.TransformerBlock(128, 2, residual="pre", pattern=near)(x, mask=mask)
+    x = keras.layers.LayerNormalization()(x)
+    scale = keras.layers.Dense(64, "tanh", kernel_initializer="zeros", name="scale")(x)
+    # In training some words have no context, so that a word speaks for itself, not its neighbor.
+    scale = keras.layers.Dropout(0.3, (None, None, 1))(scale)
+    x = keras.layers.Multiply(name="context")([words, 1.0 + scale])
     x, _ = keras_attention.AttentionPooling(name="attention")(
         x, mask=mask, return_attention_scores=True
     )

@@ -63,7 +63,7 @@ def load(data_dir=None, sample=False):
     if data_dir is not None:
         return from_folder(Path(data_dir))
     advice = "Unpack https://ai.stanford.edu/~amaas/data/sentiment/ and pass it as --data-dir."
-    made = lambda: (SAMPLE, Reviews(*generate(8000, 0)), Reviews(*generate(1000, 1)))  # noqa: E731
+    made = lambda: (SAMPLE, Reviews(*generate(25_000, 0)), Reviews(*generate(1000, 1)))  # noqa: E731
     return shared.or_sample(from_tensorflow_datasets, made, sample, "IMDB", advice)
 
 

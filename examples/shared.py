@@ -314,6 +314,8 @@ def load_run(folder, program, texts=()):
         raise UsageError(f"The run in {folder} is not finished: start it again as before.")
     try:
         with quiet():  # Keras imports TensorFlow here, on other backends too.
+            import keras_attention  # noqa: F401 - It registers the layers.
+
             return figures, keras.models.load_model(path)
     except Exception as error:  # Keras has no class of its own for what may be wrong.
         raise UsageError(f"{path} is missing, damaged or no model: {one_line(error)}") from None
