@@ -1,6 +1,6 @@
 """Draws `sets_slots.png`: slots that learned to group points, after each update.
 
-`python docs/pictures/sets.py` trains for half a minute.
+`python docs/pictures/sets.py` trains for a minute.
 """
 
 import os
@@ -23,7 +23,8 @@ COLORS = np.array([to_rgb(x) for x in ("#1f4e79", "#c8553d", "#5b8c5a", "#c9962c
 def sets(rows, seed):
     """Points (rows, POINTS, 2) around GROUPS centers, in no order."""
     random = np.random.default_rng(seed)
-    centers = random.uniform(-1, 1, (rows, GROUPS, 2))
+    # One in each quadrant, in any order.
+    centers = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]]) * random.uniform(0.2, 1, (rows, GROUPS, 2))
     member = random.integers(0, GROUPS, (rows, POINTS))
     points = np.take_along_axis(centers, member[..., None], axis=1)
     return (points + SPREAD * random.normal(size=points.shape)).astype("float32")
@@ -44,9 +45,10 @@ def main():
     slots = SlotAttention(GROUPS, WIDTH, 2 * WIDTH, seed=1)(x)
     x = keras.layers.Dense(WIDTH, activation="relu")(slots)
     model = keras.Model(points, keras.layers.Dense(2)(x))
-    model.compile(keras.optimizers.Adam(2e-3, global_clipnorm=1.0), unlikely)
+    rate = keras.optimizers.schedules.CosineDecay(2e-3, 24 * 128)
+    model.compile(keras.optimizers.Adam(rate, global_clipnorm=1.0), unlikely)
     data = sets(8192, 0)
-    history = model.fit(data, data, batch_size=64, epochs=12, verbose=0).history["loss"]
+    history = model.fit(data, data, batch_size=64, epochs=24, verbose=0).history["loss"]
     print("loss", *(f"{x:.2f}" for x in history))
 
     shown = sets(64, 2)
