@@ -69,7 +69,7 @@ def markdown(docstring):
             found += ["", *title, "", "```pycon", *example, "```", ""]
         else:
             found.append(line)
-    return PAGE.sub(r"[`\1.md\2`](../\1.html\2)", "\n".join(found))
+    return PAGE.sub(r"[`\1.md\2`](../\1.md\2)", "\n".join(found))
 
 
 def _taken(lines, wanted):
