@@ -27,7 +27,11 @@ def data(rows, seed):
     asked = random.integers(0, PAIRS, rows)
     pairs = np.stack([letters, LETTERS + digits], axis=-1).reshape(rows, -1)
     each = np.arange(rows)
-    return np.concatenate([pairs, letters[each, asked][:, None]], axis=1), digits[each, asked], asked
+    return (
+        np.concatenate([pairs, letters[each, asked][:, None]], axis=1),
+        digits[each, asked],
+        asked,
+    )
 
 
 def trained():
@@ -53,7 +57,9 @@ def trained():
 
 def accuracy(model, tokens, digits):
     """The part of the rows whose digit is predicted."""
-    return float((model.predict(tokens, verbose=0, batch_size=512).argmax(axis=-1) == digits).mean())
+    return float(
+        (model.predict(tokens, verbose=0, batch_size=512).argmax(axis=-1) == digits).mean()
+    )
 
 
 def main():

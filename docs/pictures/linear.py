@@ -63,7 +63,9 @@ def draw_weights():
     figure = Figure(figsize=(5.6, 6.2), layout="constrained")
     rows = weights()
     colors = [WARM if n in (FIRST, SECOND) else GRAY for n in range(LENGTH - 1)]
-    for axes, (name, row) in zip(figure.subplots(len(rows), sharex=True), rows.items(), strict=True):
+    for axes, (name, row) in zip(
+        figure.subplots(len(rows), sharex=True), rows.items(), strict=True
+    ):
         axes.bar(range(LENGTH - 1), row, color=colors)
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(name, fontsize=11, loc="left")

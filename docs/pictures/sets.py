@@ -10,8 +10,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import keras
 import numpy as np
-from matplotlib.figure import Figure
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from keras_attention import SlotAttention
 from keras_attention.visualization import collect_attention
@@ -24,7 +24,9 @@ def sets(rows, seed):
     """Points (rows, POINTS, 2) around GROUPS centers, in no order."""
     random = np.random.default_rng(seed)
     # One in each quadrant, in any order.
-    centers = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]]) * random.uniform(0.2, 1, (rows, GROUPS, 2))
+    centers = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]]) * random.uniform(
+        0.2, 1, (rows, GROUPS, 2)
+    )
     member = random.integers(0, GROUPS, (rows, POINTS))
     points = np.take_along_axis(centers, member[..., None], axis=1)
     return (points + SPREAD * random.normal(size=points.shape)).astype("float32")
@@ -53,7 +55,6 @@ def main():
 
     shown = sets(64, 2)
     weights = [x[:, 0] for x in collect_attention(model, shown).values()]
-    centers = model.predict(shown, verbose=0)
     row = 0
     figure = Figure(figsize=(6.4, 2.5), layout="constrained")
     for n, axes in enumerate(figure.subplots(1, len(weights))):
