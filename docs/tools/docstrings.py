@@ -12,6 +12,8 @@ import textwrap
 import griffe
 
 SECTION = re.compile(r"^(Args|Call arguments[^:]*|Returns|Raises|Example):$")
+# A page that a docstring names, as the pages in docs/api/ link to it.
+PAGE = re.compile(r"`docs/(\w+)\.md(#[\w-]+)?`")
 TITLES = {"Args": "Arguments"}
 LISTS = ("Args", "Call arguments", "Raises")
 
@@ -67,7 +69,7 @@ def markdown(docstring):
             found += ["", *title, "", "```pycon", *example, "```", ""]
         else:
             found.append(line)
-    return "\n".join(found)
+    return PAGE.sub(r"[`\1.md\2`](../\1.md\2)", "\n".join(found))
 
 
 def _taken(lines, wanted):

@@ -55,7 +55,8 @@ def ablate_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ke
     chosen = _read(model, heads)
     copy = _copied(model)
     for old, new in zip(model.variables, copy.variables, strict=True):
-        new.assign(old.value)
+        # JAX deletes the arrays of a model that `predict` was called on, so they are not shared.
+        new.assign(ops.copy(old.value))
     parts = _parts(model, copy)
     for name, (_, gone) in chosen.items():
         _clear(name, parts[name], gone)

@@ -19,7 +19,7 @@ class Attention(BaseAttention):
     2015), and the output is `Σ_s weight[t, s] · value[s]`. With `key_dim`, it is
     `Concat(head_1 … head_h)` of Vaswani et al. 2017, section 3.2.2, where
     `head_i = softmax(Q W_i^Q (K W_i^K)^T / √key_dim) V W_i^V`: there is no output projection
-    (`MultiHeadAttention` has one).
+    (`MultiHeadAttention` has one). `docs/heads.md#widths` compares the two.
 
     Args:
         num_heads: number of heads. Must be 1 without `key_dim`.

@@ -17,6 +17,7 @@ class MultiHeadAttention(OutputProjection, Attention):
     `head_i = softmax(Q W_i^Q (K W_i^K)^T / √key_dim) V W_i^V` (Vaswani et al. 2017, section
     3.2.2). Constructor, call, and the names, shapes and order of the weights are those of
     `keras.layers.MultiHeadAttention`: the weights of one load into the other, with equal outputs.
+    `docs/heads.md#widths` compares it with `Attention` and `SelfAttention`.
 
     It differs where Keras's layer is wrong: it never clears the masks of its inputs; explicit
     masks apply; a query with no key to attend to has output 0 on every path; returning scores,

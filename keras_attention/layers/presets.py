@@ -18,7 +18,8 @@ class SelfAttention(Attention):
     """Attention of a sequence over itself: `Attention` with one input.
 
     `SelfAttention(8, 16)(x)` is `Attention(8, 16)([x, x, x])`, and with `causal=True` each position
-    sees only itself and those before it.
+    sees only itself and those before it. There is no output projection: `docs/heads.md#widths`
+    compares it with `MultiHeadAttention`.
 
     Args:
         causal: whether position t sees only positions up to t.

@@ -148,6 +148,14 @@ def test_a_pruned_model_is_the_ablated_one_and_loads(model, tmp_path):
     assert (attention.num_heads, attention.num_key_value_heads) == (2, 1)
 
 
+@pytest.mark.parametrize("changed", [inspection.ablate_heads, inspection.prune_heads])
+def test_predictions_of_a_copy_leave_the_model_as_it_is(model, changed):
+    """On JAX, `predict` deletes the arrays that its model had before."""
+    expected = numpy(model(IDS))
+    changed(model, {"of_keras": [1]}).predict(IDS, verbose=0)
+    np.testing.assert_array_equal(numpy(model(IDS)), expected)
+
+
 @pytest.mark.slow
 def test_heads_without_an_output_projection_are_ablated():
     model = model_of(ka.Attention(2, 3, use_bias=True, name="attention"))
