@@ -26,7 +26,7 @@ DEFAULT = "attention"
 FORMER = {"best": "ngrams", "transformer": "wide"}
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=3),
+    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=2),
     "wide": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),

@@ -21,15 +21,17 @@ def attention(size, length):
     """
     ids = keras.Input((None,), dtype="int32", name="ids")
     mask = keras.ops.not_equal(ids, 0)
-    words = keras.layers.Embedding(size, 64, name="words")(ids)
-    words = keras.layers.Dropout(0.3, (None, None, 1))(words)
+    words = keras_attention.ScaledEmbedding(
+        size, 64, embeddings_initializer="uniform", name="words"
+    )(ids)
+    words = keras.layers.Dropout(0.5, (None, None, 1))(words)
     x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(words))
     near = keras_attention.patterns.SlidingWindow(NEAR, NEAR)
     x = keras_attention.TransformerBlock(128, 2, residual="pre", pattern=near)(x, mask=mask)
     x = keras.layers.LayerNormalization()(x)
     scale = keras.layers.Dense(64, "tanh", kernel_initializer="zeros", name="scale")(x)
-    # In training some words have no context, so that a word speaks for itself, not its neighbor.
-    scale = keras.layers.Dropout(0.3, (None, None, 1))(scale)
+    # In training half of the words have no context: a word learns to speak for itself.
+    scale = keras.layers.Dropout(0.5, (None, None, 1))(scale)
     x = keras.layers.Multiply(name="context")([words, 1.0 + scale])
     x, _ = keras_attention.AttentionPooling(name="attention")(
         x, mask=mask, return_attention_scores=True
