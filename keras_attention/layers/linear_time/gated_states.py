@@ -148,7 +148,7 @@ class GatedDeltaNet(GatedStateAttention):
     `S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
     written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
     the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
-    the projections; queries and keys have length 1. The output is
+    the projections; queries and keys are divided by their lengths `√(|x|² + ε)`. The output is
     `(silu(X W^G) ⊙ Norm(heads)) W^O`. With `conv_kernel_size`, which is 4 in the paper, a causal
     depthwise convolution follows each projection, before silu.
 
@@ -156,6 +156,12 @@ class GatedDeltaNet(GatedStateAttention):
         use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
+        num_key_heads: heads of queries and keys, each of which is that of `num_heads /
+            num_key_heads` values with rates and decays of their own, as in Qwen3-Next; None for
+            `num_heads`.
+        max_rate: c of `β_t = c sigmoid(x_t W_β)`, at most 2. Above 1, the state may change its sign
+            along a key, so that the layer can count modulo 2 (Grazzi et al. 2025).
+        epsilon: ε, 1e-6 in Qwen3-Next, where it decides about heads as short as 0.001.
         **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
     Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
@@ -163,7 +169,7 @@ class GatedDeltaNet(GatedStateAttention):
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, conv_kernel_size=4)
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, num_key_heads=2)
     >>> layer(x).shape
     (2, 5, 32)
     """
@@ -177,12 +183,29 @@ class GatedDeltaNet(GatedStateAttention):
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
         conv_kernel_size: int | None = None,
+        num_key_heads: int | None = None,
+        max_rate: float = 1.0,
+        epsilon: float = 0.0,
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         self.conv_kernel_size = shapes.check_count(
             "conv_kernel_size", conv_kernel_size, 2, optional=True
         )
+        self.num_key_heads = shapes.check_optional_count("num_key_heads", num_key_heads)
+        if num_key_heads is not None and (num_heads % num_key_heads or self.num_key_value_heads):
+            raise ValueError(
+                "`num_key_heads` must divide `num_heads`, and be None with `num_key_value_heads`. "
+                f"Received: num_key_heads={num_key_heads}, num_heads={num_heads}, "
+                f"num_key_value_heads={self.num_key_value_heads}"
+            )
+        self.max_rate = shapes.check_positive("max_rate", max_rate)
+        if self.max_rate > 2:
+            raise ValueError(
+                "`max_rate` must be at most 2, beyond which states grow without bound. "
+                f"Received: max_rate={max_rate}"
+            )
+        self.epsilon = shapes.check_number("epsilon", epsilon, minimum=0)
         self.use_decay = shapes.check_flag("use_decay", use_decay)
         self.gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
 
@@ -195,7 +218,10 @@ class GatedDeltaNet(GatedStateAttention):
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
-        query, key, rate = unit(query) * self.key_dim**-0.5, unit(key), ops.sigmoid(rate)
+        query, key, rate = (unit(query, self.epsilon), unit(key, self.epsilon), ops.sigmoid(rate))
+        query, rate = query * self.key_dim**-0.5, self.max_rate * rate
+        if self.num_key_heads is not None:
+            query, key = (ops.repeat(x, self.num_heads // x.shape[2], axis=2) for x in (query, key))
         if not decay:
             return query, key, value, rate
         with keras_private.uncast_variables():

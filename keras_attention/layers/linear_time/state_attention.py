@@ -176,7 +176,14 @@ class StateHeads(EinsumHeads):
 
 
 class NormedHeads(StateHeads):
-    """Heads whose outputs are normalized before they are merged."""
+    """Heads whose outputs are normalized before they are merged.
+
+    Queries and keys may have fewer than values, by `num_key_heads` of the layer.
+    """
+
+    def count(self, role):
+        keys = None if role == "value" else self.layer.num_key_heads
+        return keys or super().count(role)
 
     def merge(self, result, query):
         layer, output = self.layer, result.output
@@ -193,6 +200,8 @@ class GatedStateAttention(StateAttention, saved=False):
     gate_activation = "silu"
     # The tokens of a convolution of queries, keys and values; None without one.
     conv_kernel_size: int | None = None
+    # The heads of queries and keys; None for as many as of values.
+    num_key_heads: int | None = None
 
     def __init__(
         self,
