@@ -20,7 +20,7 @@ def arrays(features, strength=0.5, delta=False):
     found = [rng.normal(size=(B, T, *shape)) for shape in ((H, K), (G, K), (G, V))]
     if delta:
         found[1] /= np.linalg.norm(found[1], axis=-1, keepdims=True)
-        found.append(rng.uniform(size=(B, T, G, 1)))
+        found.append(rng.uniform(high=2.0, size=(B, T, G, 1)))
     if features is not None:
         found.append(-strength * rng.exponential(size=(B, T, G, features)))
     return [x.astype("float32") for x in found]

@@ -125,14 +125,18 @@ def gated_linear(layer, w, x):
 
 
 def delta(layer, w, x):
-    """Yang et al. 2024b."""
+    """Yang et al. 2024b; with states that may change their signs, Grazzi et al. 2025."""
     query, key, value = map(silu, convolved(w, x))
-    query, key = (y / np.linalg.norm(y, axis=-1, keepdims=True) for y in (query, key))
+    query, key = (
+        np.repeat(y / np.sqrt(np.sum(y**2, -1, keepdims=True) + layer.epsilon), H // y.shape[2], 2)
+        for y in (query, key)
+    )
     decay = np.ones((B, T, H, 1))
     if layer.use_decay:
         scale, bias = (w[f"decay_{name}"][:, None] for name in ("scale", "bias"))
         decay = np.exp(-np.exp(scale) * np.log1p(np.exp(dense(w, "decay", x) + bias)))
-    found = recurrence(query, key, value, decay, sigmoid(dense(w, "rate", x)))
+    rate = layer.max_rate * sigmoid(dense(w, "rate", x))
+    found = recurrence(query, key, value, decay, rate)
     return gated(layer, w, x, found)
 
 
@@ -338,7 +342,8 @@ LAYERS = [
     (retention, ka.Retention, SIZES, {"decays": (0.5, 0.9), "position": None}),
     (gated_linear, ka.GatedLinearAttention, SIZES, {"decay_rank": 3},
      {"conv_kernel_size": 2, "decay_temperature": 2.0}),
-    (delta, ka.GatedDeltaNet, SIZES, {}, {"use_decay": False}, {"conv_kernel_size": 4}),
+    (delta, ka.GatedDeltaNet, SIZES, {}, {"use_decay": False}, {"conv_kernel_size": 4},
+     {"num_key_heads": 1, "max_rate": 2.0, "epsilon": 0.1}),
     (linformer, ka.LinformerAttention, SIZES | {"max_length": 16, "rank": 4}, {},
      {"sharing": "heads"}, {"sharing": "key_value"}),
     (nystrom, ka.NystromAttention, SIZES | {"num_landmarks": 4}, {}, {"conv_kernel_size": 3}),

@@ -10,7 +10,9 @@ from keras_attention.layers.linear_time.gated_states import GatedDeltaNet
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 _FIELDS = (
-    llamas.stack(32768, partial_rotary_factor=0.25, decoder_sparse_step=1, hidden_act=fields.only("silu"))
+    llamas.stack(
+        32768, partial_rotary_factor=0.25, decoder_sparse_step=1, hidden_act=fields.only("silu")
+    )
     | experts.MANY
     | llamas.TYPES
     | fields.defaults(num_key_value_heads=2, head_dim=256, attention_bias=False)
