@@ -421,7 +421,7 @@ def _entries():
     yield variant("NystromAttention-Location", ka.NystromAttention, score=location)
     yield variant(
         "GatedDeltaNet-convolved", ka.GatedDeltaNet, conv_kernel_size=3, num_key_heads=1,
-        max_rate=2.0, epsilon=1e-6,
+        max_rate=2.0, epsilon=1e-6, use_decay="features", decay_rank=2, gate_activation="sigmoid",
     )  # fmt: skip
     yield variant(
         "LinformerAttention-shared", ka.LinformerAttention, sharing="key_value",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from keras import ops
@@ -132,7 +133,7 @@ class GatedLinearAttention(GatedStateAttention):
         )
         self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
         self.decay_temperature = shapes.check_positive("decay_temperature", decay_temperature)
-        self.gates, self.gate_rank = {"decay": self.key_dim}, self.decay_rank
+        self.gates, self.gate_ranks = {"decay": self.key_dim}, {"decay": self.decay_rank}
 
     def prepared(self, query, key, value, decay):
         if self.conv_kernel_size is not None:
@@ -153,7 +154,9 @@ class GatedDeltaNet(GatedStateAttention):
     depthwise convolution follows each projection, before silu.
 
     Args:
-        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
+        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024). With "features",
+            a_t is diagonal, a decay of each feature of the keys with its b: Kimi's delta attention
+            (Kimi Team 2025). It is at least exp(−40) per token then, below which nothing is left.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
         num_key_heads: heads of queries and keys, each of which is that of `num_heads /
@@ -162,6 +165,8 @@ class GatedDeltaNet(GatedStateAttention):
         max_rate: c of `β_t = c sigmoid(x_t W_β)`, at most 2. Above 1, the state may change its sign
             along a key, so that the layer can count modulo 2 (Grazzi et al. 2025).
         epsilon: ε, 1e-6 in Qwen3-Next, where it decides about heads as short as 0.001.
+        decay_rank: columns of the first of two matrices in place of W_a; None for one.
+        gate_activation: of the gate of the output: "silu", or "sigmoid" as in Kimi Linear.
         **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
     Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
@@ -179,13 +184,15 @@ class GatedDeltaNet(GatedStateAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        use_decay: bool = True,
+        use_decay: bool | Literal["features"] = True,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
         conv_kernel_size: int | None = None,
         num_key_heads: int | None = None,
         max_rate: float = 1.0,
         epsilon: float = 0.0,
+        decay_rank: int | None = None,
+        gate_activation: Literal["silu", "sigmoid"] = "silu",
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
@@ -206,15 +213,22 @@ class GatedDeltaNet(GatedStateAttention):
                 f"Received: max_rate={max_rate}"
             )
         self.epsilon = shapes.check_number("epsilon", epsilon, minimum=0)
-        self.use_decay = shapes.check_flag("use_decay", use_decay)
-        self.gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+        self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
+        self.gate_activation = shapes.check_choice(
+            "gate_activation", gate_activation, ("silu", "sigmoid")
+        )
+        self.use_decay = shapes.check_flag("use_decay", use_decay, names=("features",))
+        self.gates, self.gate_ranks = {"rate": 1}, {"decay": self.decay_rank}
+        if self.use_decay:
+            self.gates["decay"] = self.key_dim if self.use_decay == "features" else 1
 
     def build_decay(self):
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
             heads, biases = (self.heads.key_value_heads,), _spread(0.001, 0.1, softplus=True)
+            shape = (*heads, self.key_dim) if self.use_decay == "features" else heads
             self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
-            self.decay_bias = self.add_weight(heads, biases, name="decay_bias")
+            self.decay_bias = self.add_weight(shape, biases, name="decay_bias")
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
@@ -226,19 +240,26 @@ class GatedDeltaNet(GatedStateAttention):
             return query, key, value, rate
         with keras_private.uncast_variables():
             weights = self.decay_scale, self.decay_bias
-            scale, bias = (ops.cast(weight, rate.dtype)[:, None] for weight in weights)
-        return query, key, value, rate, -ops.exp(scale) * ops.softplus(decay[0] + bias)
+            scale, bias = (ops.cast(weight, rate.dtype) for weight in weights)
+        bias = bias if self.use_decay == "features" else bias[:, None]
+        found = -ops.exp(scale[:, None]) * ops.softplus(decay[0] + bias)
+        if self.use_decay == "features":
+            found = backend.maximum(found, ops.cast(delta.SMALLEST, found.dtype))
+        return query, key, value, rate, found
 
     def recurrence(self, query, key, value, rate, decay=None, *, causal, state):
         return delta.run(query, key, value, rate, decay, state)
 
 
 def _spread(low, high, softplus=False):
-    """An initializer of logarithms of numbers from low to high, or of what softplus makes them."""
+    """An initializer of logarithms of numbers from low to high, or of what softplus makes them.
+
+    They are spread along the last axis.
+    """
 
     def initializer(shape, dtype=None):
         space = np.geomspace if softplus else np.linspace
-        numbers = space(low, high, shape[0])
+        numbers = np.broadcast_to(space(low, high, shape[-1]), shape)
         return ops.convert_to_tensor(np.log(np.expm1(numbers) if softplus else numbers), dtype)
 
     return initializer

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Decoder, EncoderDecoder, convert, generation
+from keras_attention import Decoder, EncoderDecoder, GatedDeltaNet, RMSNorm, convert, generation
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import models
 from tests.convert.huggingface.models import LEFT, RIGHT, TARGET_MASK, case, transformers
-from tests.gradients import weight_gradients
+from tests.gradients import gradients, weight_gradients
 
 TEXTS = [name for name in models.CASES if "input_ids" in str(models.inputs_of(case(name)[0]))]
 GENERATING = [name for name in models.CASES if case(name)[0].__name__.endswith(models.GENERATING)]
@@ -318,3 +318,46 @@ def test_short_heads_of_a_delta_net(folder):
     layer.build(x.shape)
     layer.set_weights(made.ours.blocks[0].attention.get_weights())
     assert np.abs(models.numpy(layer(x)) - expected).max() > 0.5 * largest
+
+
+def test_kimi_delta_attention():
+    """A decay of each feature, beside the layer of Kimi Linear, with strong decays."""
+    kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
+    config = transformers.KimiLinearConfig(
+        hidden_size=24, linear_num_heads=2, linear_head_dim=6, num_hidden_layers=2
+    )
+    theirs, x = kimi.KimiLinearDeltaAttention(config, 0).eval(), models.normal(2, 40, 24)
+    given = {}
+    for name, weight in theirs.named_parameters():
+        noise = models.torch.tensor(models.normal(*weight.shape))
+        weight.data = noise / weight.shape[-1] ** 0.5 if weight.ndim == 2 else noise
+        given[name] = weight.detach().numpy()
+    norm = RMSNorm(config.rms_norm_eps)
+    options = {"use_decay": "features", "decay_rank": 6, "gate_activation": "sigmoid"}
+    options |= {"epsilon": 1e-6, "conv_kernel_size": config.linear_conv_kernel_dim}
+    layer = GatedDeltaNet(2, 6, head_norm=norm, use_bias=False, **options)
+    layer.build(x.shape)
+    names = {"query": "q", "key": "k", "value": "v", "rate": "b", "attention_output": "o"}
+    found = {f"{ours}/kernel": given[f"{theirs}_proj.weight"] for ours, theirs in names.items()}
+    found["gate/kernel"] = given["g_b_proj.weight"] @ given["g_a_proj.weight"]
+    for ours, name in {"decay_in/kernel": "f_a", "decay/kernel": "f_b"}.items():
+        found[ours] = given[f"forget_gate.{name}_proj.weight"]
+    found = {name: x.T for name, x in found.items()}
+    kernels = np.split(given["conv1d.weight"][:, 0].T, 3, axis=1)
+    found |= {
+        f"{n}_conv_kernel": x for n, x in zip(("query", "key", "value"), kernels, strict=True)
+    }
+    found |= {
+        f"decay_{x}": given[f"forget_gate.{n}"]
+        for x, n in (("scale", "A_log"), ("bias", "dt_bias"))
+    }
+    found["head_norm/scale"] = given["o_norm.weight"]
+    for weight in layer.weights:
+        weight.assign(found.pop(weight.path.split("/", 1)[1]).reshape(weight.shape))
+    assert not found
+    of_input = models.tensor(x).requires_grad_()
+    expected = theirs(of_input)
+    assert models.difference(layer(x), expected) <= models.TOLERANCE
+    expected.square().sum().backward()
+    (found,) = gradients(lambda x: keras.ops.sum(keras.ops.square(layer(x))), [x])
+    np.testing.assert_allclose(found, of_input.grad.numpy(), rtol=1e-3, atol=1e-4)
