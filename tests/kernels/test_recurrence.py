@@ -104,7 +104,7 @@ def test_half_precision_sums_in_float32():
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_mamba_2_is_a_decay_of_each_head(groups):
-    """Dao & Gu 2024: C, B and x are queries, keys and values, and steps multiply keys and decays."""
+    """Dao & Gu 2024: C, B, x are queries, keys, values, and steps multiply keys and decays."""
     torch = pytest.importorskip("torch")
     theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
     sizes = (B, T, H, V), (B, T, H), (H,), (B, T, groups, K), (B, T, groups, K), (H,)
