@@ -146,7 +146,7 @@ class GatedLinearAttention(GatedStateAttention):
 class GatedDeltaNet(GatedStateAttention):
     r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
 
-    `S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
+    `S_t = (I − β_t k_t k_tᵀ) a_t S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
     written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
     the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
     the projections; queries and keys are divided by their lengths `√(|x|² + ε)`. The output is
@@ -232,8 +232,8 @@ class GatedDeltaNet(GatedStateAttention):
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
-        query, key, rate = (unit(query, self.epsilon), unit(key, self.epsilon), ops.sigmoid(rate))
-        query, rate = query * self.key_dim**-0.5, self.max_rate * rate
+        query, key = unit(query, self.epsilon) * self.key_dim**-0.5, unit(key, self.epsilon)
+        rate = self.max_rate * ops.sigmoid(rate)
         if self.num_key_heads is not None:
             query, key = (ops.repeat(x, self.num_heads // x.shape[2], axis=2) for x in (query, key))
         if not decay:
