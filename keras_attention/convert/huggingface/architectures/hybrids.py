@@ -48,7 +48,8 @@ def _delta_net(config):
         config.refuse("linear_num_value_heads", f"a multiple of {keys} key heads", values)
     return GatedDeltaNet(
         values,
-        *(config[f"linear_{role}_head_dim"] for role in ("key", "value")),
+        config["linear_key_head_dim"],
+        config["linear_value_head_dim"],
         num_key_heads=keys,
         conv_kernel_size=config["linear_conv_kernel_dim"],
         epsilon=1e-6,
