@@ -45,6 +45,7 @@ BESIDE = {
     "value_dim": {"num_heads": 2, "key_dim": 4},
     "num_heads": {"num_heads": 2, "key_dim": 4},
     "num_key_value_heads": {"num_heads": 4, "key_dim": 4},
+    "num_key_heads": {"num_heads": 4, "key_dim": 4},
     "max_distance": {"num_buckets": 8},
     "num_groups": {"num_experts": 8, "top_groups": 1, "top_k": 2},
     "top_groups": {"num_experts": 16, "num_groups": 4},
@@ -96,7 +97,7 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global",
+    "num_features num_global num_key_heads",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -104,7 +105,7 @@ KIND = {
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
-    "norm_epsilon threshold scale_base gamma decay_temperature width",
+    "norm_epsilon threshold scale_base gamma decay_temperature width max_rate",
     "not negative": "noise",
     "number": "entropy_factor scale offset value initial_bias",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
@@ -113,7 +114,7 @@ KIND = {
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
     "self_attention together use_shared_gate wide_output wide_residual",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm sharing history initial pooling",
+    "data_format scoring head_norm sharing history initial pooling gate_activation",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "
@@ -135,6 +136,7 @@ KIND_OF = {
     (ka.ScaledEmbedding, "scale"): "positive",
     (ka.Logits, "scale"): "positive",
     (positions.FIRE, "scale"): "positive",
+    (ka.GatedDeltaNet, "epsilon"): "not negative",
 }
 # Values that others of the arguments bound, as Python and as NumPy have them.
 BOUNDED = {
@@ -142,6 +144,7 @@ BOUNDED = {
     "max_distance": (100, np.int64(100)),
     "num_buckets": (100, np.int64(100)),
     "beta_fast": (100, np.int64(100)),
+    "max_rate": (2.0, np.float32(2)),
     (patterns.Neighborhood, "size"): (3, np.int32(3)),
     (patterns.GridWindow, "grid"): ((9, 7), (np.int64(9), 7)),
     (patterns.Neighborhood, "grid"): ((9, 7), (np.int64(9), 7)),

@@ -213,12 +213,17 @@ def multiply(equation, array, kernel):
     return ops.einsum(equation, array, ops.cast(kernel, array.dtype))
 
 
-def unit(vector):
-    """`vector` at length 1, or 0 where it is 0; its gradient is finite in both cases."""
+def unit(vector, epsilon=0.0):
+    """`vector / √(|vector|² + ε)`, or 0 where it is 0; its gradient is finite in both cases."""
     if 0 in vector.shape:
         return vector
-    # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range.
+    # Dividing by the largest entry first keeps the squares of huge and tiny vectors in range. Of
+    # those below 1, ε does.
     largest = ops.max(ops.abs(vector), axis=-1, keepdims=True)
-    vector = vector / ops.stop_gradient(ops.where(largest > 0, largest, ops.ones_like(largest)))
+    divided = largest > (1.0 if epsilon else 0.0)
+    divisor = ops.stop_gradient(ops.where(divided, largest, ops.ones_like(largest)))
+    vector = vector / divisor
     squares = ops.sum(ops.square(vector), axis=-1, keepdims=True)
+    if epsilon:
+        squares = squares + ops.square(epsilon**0.5 / divisor)
     return vector * ops.rsqrt(ops.where(squares > 0, squares, ops.ones_like(squares)))

@@ -419,7 +419,10 @@ def _entries():
     yield variant("NystromAttention-convolved", ka.NystromAttention, conv_kernel_size=3)
     location = functools.partial(made, scores.Location)
     yield variant("NystromAttention-Location", ka.NystromAttention, score=location)
-    yield variant("GatedDeltaNet-convolved", ka.GatedDeltaNet, conv_kernel_size=3)
+    yield variant(
+        "GatedDeltaNet-convolved", ka.GatedDeltaNet, conv_kernel_size=3, num_key_heads=1,
+        max_rate=2.0, epsilon=1e-6, use_decay="features", decay_rank=2, gate_activation="sigmoid",
+    )  # fmt: skip
     yield variant(
         "LinformerAttention-shared", ka.LinformerAttention, sharing="key_value",
         scores_regularizer="entropy",

@@ -72,6 +72,8 @@ ROWS = {
         layer=ka.LinearAttention(2, 4), return_attention_scores=True
     ),
     "conv_kernel_size=1": lambda: ka.GatedDeltaNet(2, 4, conv_kernel_size=1),
+    "num_key_heads=3, num_heads=4": lambda: ka.GatedDeltaNet(4, 4, num_key_heads=3),
+    "max_rate=2.5": lambda: ka.GatedDeltaNet(2, 4, max_rate=2.5),
     "Received: position='alibi'": lambda: ka.Retention(2, 4, position="alibi"),
     "a layer with position=<?XPos": lambda: ka.Retention(2, 4, position="xpos").make_cache(B),
     r"`decays` .*decays=\[0\.5\]": lambda: ka.Retention(2, 4, decays=[0.5]),

@@ -30,6 +30,7 @@ OF_TYPE = {
     "m2m_100": {"vocab_size": 6, "d_model": 3, "encoder_layers": 1, "decoder_layers": 1}
     | dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4)
     | dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1),
+    "qwen3_next": {**LLAMA, "num_key_value_heads": 2, "head_dim": 8},
     "swin": {"image_size": 8, "patch_size": 1, "embed_dim": 4, "window_size": 4},
     "t5": {"vocab_size": 10, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2},
     "vit": {**SIZES, "intermediate_size": 4},
@@ -244,6 +245,9 @@ ROWS = {
     "'architectures' .* language .*llama": read(architectures=["LlamaForMultipleChoice"]),
     "'BertForMaskedLM', .*no other head": read("bert", architectures=["BertForMultipleChoice"]),
     r"'layer_types' .*\['full": read("qwen2", layer_types=["full_attention", "linear_attention"]),
+    "'linear_num_value_heads' .*multiple of 4 key.*: 6": read(
+        "qwen3_next", linear_num_key_heads=4, linear_num_value_heads=6
+    ),
     r"'layer_types' .*_attention'.*\['linear": read("modernbert", layer_types=["linear_attention"]),
     r"'no_rope_layers' of .* at least 1 values. Received: \[\]": read("smollm3", no_rope_layers=[]),
     r"'patch_size' of .* a positive integer, or two.*\[4, 0\]": read("vit", patch_size=[4, 0]),

@@ -20,7 +20,7 @@ def arrays(features, strength=0.5, delta=False):
     found = [rng.normal(size=(B, T, *shape)) for shape in ((H, K), (G, K), (G, V))]
     if delta:
         found[1] /= np.linalg.norm(found[1], axis=-1, keepdims=True)
-        found.append(rng.uniform(size=(B, T, G, 1)))
+        found.append(rng.uniform(high=2.0, size=(B, T, G, 1)))
     if features is not None:
         found.append(-strength * rng.exponential(size=(B, T, G, features)))
     return [x.astype("float32") for x in found]
@@ -33,9 +33,10 @@ def definition(query, key, value, decay=0.0, rate=None):
     state, outputs = np.zeros((B, G, K, V)), []
     for t in range(T):
         k, beta = key[:, t], 1.0 if rate is None else rate[:, t][..., None]
+        state = np.exp(decay[:, t])[..., None] * state
         if rate is not None:
             state = state - beta * np.einsum("bgk,bgl,bglv->bgkv", k, k, state)
-        state = np.exp(decay[:, t])[..., None] * state + beta * k[..., None] * value[:, t, :, None]
+        state = state + beta * k[..., None] * value[:, t, :, None]
         whole = np.repeat(state, H // G, axis=1)
         outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], whole))
     return np.stack(outputs, axis=1), state
@@ -68,16 +69,18 @@ def test_chunks_are_the_recurrence(features, strength):
     check(recurrence.run, given, definition)
 
 
-@pytest.mark.parametrize("decays", [True, False])
-def test_chunks_are_the_delta_rule(decays):
-    check(delta.run, arrays(1 if decays else None, 0.3, delta=True), delta_definition)
+@pytest.mark.parametrize("features, strength", [(None, 0), (1, 0.3), (K, 0.3), (K, 15.0)])
+def test_chunks_are_the_delta_rule(features, strength):
+    given = arrays(features, strength, delta=True)
+    if features == K:
+        given[4] = np.maximum(given[4], delta.SMALLEST)
+    check(delta.run, given, delta_definition)
 
 
-@pytest.mark.parametrize("features", [None, 1, K, "delta"])
-def test_gradients_do_not_depend_on_chunks(features):
-    run, given = recurrence.run, arrays(None if features == "delta" else features)
-    if features == "delta":
-        run, given = delta.run, arrays(1, 0.3, delta=True)
+@pytest.mark.parametrize("rule", [recurrence, delta])
+@pytest.mark.parametrize("features", [None, 1, K])
+def test_gradients_do_not_depend_on_chunks(features, rule):
+    run, given = rule.run, arrays(features, 0.3, delta=rule is delta)
 
     def total(chunk):
         def function(*arrays):
@@ -97,3 +100,23 @@ def test_half_precision_sums_in_float32():
     output, state = recurrence.run(*halves, keras.ops.convert_to_tensor(given[3]), chunk=8)
     assert keras.backend.standardize_dtype(state.dtype) == "float32"
     np.testing.assert_allclose(numpy(output), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_mamba_2_is_a_decay_of_each_head(groups):
+    """Dao & Gu 2024: C, B, x are queries, keys, values, and steps multiply keys and decays."""
+    torch = pytest.importorskip("torch")
+    theirs = pytest.importorskip("transformers.models.mamba2.modeling_mamba2")
+    sizes = (B, T, H, V), (B, T, H), (H,), (B, T, groups, K), (B, T, groups, K), (H,)
+    rng = np.random.default_rng(0)
+    value, step, rates, key, query, kept = (rng.normal(size=x).astype("float32") for x in sizes)
+    rates, steps = -np.exp(rates), np.log1p(np.exp(step + 0.5))[..., None]
+    given = [torch.tensor(x) for x in (value, step, rates, key, query)]
+    options = {"dt_bias": torch.full((H,), 0.5), "dt_softplus": True, "D": torch.tensor(kept)}
+    expected, last = theirs.mamba2_chunk_scan(*given, 8, return_final_states=True, **options)
+    query, key = (np.repeat(x, H // groups, axis=2) for x in (query, key))
+    decay = rates[:, None] * steps
+    output, state = compiled(recurrence.run, query, steps * key, value, decay.astype("float32"))
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose(numpy(output) + kept[:, None] * value, expected.numpy(), **close)
+    np.testing.assert_allclose(numpy(state).swapaxes(-1, -2), last.numpy(), **close)

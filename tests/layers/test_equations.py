@@ -83,8 +83,8 @@ def favor(layer, w, x, seen=CAUSAL):
 
 
 def gated(layer, w, x, combined):
-    normalized = rms(combined, w["head_norm/scale"])
-    return joined(w, normalized * silu(dense(w, "gate", x)))
+    normalized, gate = rms(combined, w["head_norm/scale"]), dense(w, "gate", x)
+    return joined(w, normalized * (silu if layer.gate_activation == "silu" else sigmoid)(gate))
 
 
 def retention(layer, w, x):
@@ -104,14 +104,18 @@ def convolved(w, x):
 
 
 def recurrence(query, key, value, decay, rate=None):
-    """The outputs of a state (B, H, K, V), of which the delta rule removes what it has of a key."""
+    """The outputs of a state (B, H, K, V), of which the delta rule removes what it has of a key.
+
+    It decays first, which is another order where features have decays of their own.
+    """
     state, outputs = np.zeros((B, H, K, V)), []
     for t in range(T):
         k, v = key[:, t, ..., None], value[:, t, :, None]
+        state = decay[:, t, ..., None] * state
         if rate is not None:
             beta = rate[:, t, ..., None]
             state, v = state - beta * k @ (k.swapaxes(-1, -2) @ state), beta * v
-        state = decay[:, t, ..., None] * state + k * v
+        state = state + k * v
         outputs.append(np.einsum("bhk,bhkv->bhv", query[:, t], state) / np.sqrt(K))
     return np.stack(outputs, 1)
 
@@ -125,14 +129,19 @@ def gated_linear(layer, w, x):
 
 
 def delta(layer, w, x):
-    """Yang et al. 2024b."""
+    """Yang et al. 2024b; with states that may change their signs, Grazzi et al. 2025."""
     query, key, value = map(silu, convolved(w, x))
-    query, key = (y / np.linalg.norm(y, axis=-1, keepdims=True) for y in (query, key))
+    query, key = (
+        np.repeat(y / np.sqrt(np.sum(y**2, -1, keepdims=True) + layer.epsilon), H // y.shape[2], 2)
+        for y in (query, key)
+    )
     decay = np.ones((B, T, H, 1))
     if layer.use_decay:
-        scale, bias = (w[f"decay_{name}"][:, None] for name in ("scale", "bias"))
-        decay = np.exp(-np.exp(scale) * np.log1p(np.exp(dense(w, "decay", x) + bias)))
-    found = recurrence(query, key, value, decay, sigmoid(dense(w, "rate", x)))
+        scale, bias = (w[f"decay_{name}"].reshape(H, -1) for name in ("scale", "bias"))
+        projected = dense(w, "decay", dense(w, "decay_in", x) if layer.decay_rank else x)
+        decay = np.exp(-np.exp(scale) * np.log1p(np.exp(projected + bias)))
+    rate = layer.max_rate * sigmoid(dense(w, "rate", x))
+    found = recurrence(query, key, value, decay, rate)
     return gated(layer, w, x, found)
 
 
@@ -338,7 +347,9 @@ LAYERS = [
     (retention, ka.Retention, SIZES, {"decays": (0.5, 0.9), "position": None}),
     (gated_linear, ka.GatedLinearAttention, SIZES, {"decay_rank": 3},
      {"conv_kernel_size": 2, "decay_temperature": 2.0}),
-    (delta, ka.GatedDeltaNet, SIZES, {}, {"use_decay": False}, {"conv_kernel_size": 4}),
+    (delta, ka.GatedDeltaNet, SIZES, {}, {"use_decay": False}, {"conv_kernel_size": 4},
+     {"num_key_heads": 1, "max_rate": 2.0, "epsilon": 0.1},
+     {"use_decay": "features", "decay_rank": 3, "gate_activation": "sigmoid"}),
     (linformer, ka.LinformerAttention, SIZES | {"max_length": 16, "rank": 4}, {},
      {"sharing": "heads"}, {"sharing": "key_value"}),
     (nystrom, ka.NystromAttention, SIZES | {"num_landmarks": 4}, {}, {"conv_kernel_size": 3}),

@@ -65,7 +65,7 @@ def language_model(
 # Classes whose tensors begin as those of GPT-2 do.
 _ANSWERS = {
     f"{name}ForQuestionAnswering": "transformer."
-    for name in ("Llama", "Qwen2", "Qwen3", "Qwen3Moe", "Nemotron", "SmolLM3")
+    for name in ("Llama", "Qwen2", "Qwen3", "Qwen3Moe", "Qwen3Next", "Nemotron", "SmolLM3")
 }
 
 
@@ -193,18 +193,19 @@ def head_size(config):
     return config[size] // config[heads]
 
 
-def layer_types(config, slides=None):
-    """The type of each layer; `slides` says whether it has a window in files without types.
+def layer_types(config, slides=None, other="sliding_attention"):
+    """The type of each layer: "full_attention" or an `other`, which has a window.
 
-    Without it, all layers have but the last of each period.
+    `slides` says which layers are of the other type in files without types: by default all but the
+    last of each period.
     """
-    period = config.get("sliding_window_pattern") or 2
+    period = first(config, "sliding_window_pattern full_attention_interval") or 2
     slides = slides or (lambda n: (n + 1) % period)
     count, types = config["num_hidden_layers"], config["layer_types"]
     if types is None:
-        types = ["sliding_attention" if slides(n) else "full_attention" for n in range(count)]
-    if len(types) != count or any(x not in ("sliding_attention", "full_attention") for x in types):
-        config.refuse("layer_types", f"{count} of 'sliding_attention' and 'full_attention'", types)
+        types = [other if slides(n) else "full_attention" for n in range(count)]
+    if len(types) != count or any(x not in (other, "full_attention") for x in types):
+        config.refuse("layer_types", f"{count} of {other!r} and 'full_attention'", types)
     return types
 
 

@@ -19,14 +19,17 @@ class Chunks:
     Args:
         query, key: (B, T, H, K), (B, T, G, K).
         size: the most tokens of a chunk.
+        halved: whether it is a power of 2, and may exceed the length.
     """
 
-    def __init__(self, query, key, size):
+    def __init__(self, query, key, size, halved=False):
         self.batch, self.length = backend.shape(query)[:2]
         self.heads, self.groups = query.shape[2], key.shape[2]
         self.size = size
         if known(self.length):
             self.size = max(1, min(size, self.length))
+        if halved:
+            self.size = 1 << (self.size - 1).bit_length()
         # At least one chunk, of no token.
         self.count = most((self.length + self.size - 1) // self.size, 1)
         self.alone = known(self.count) and self.count == 1
@@ -60,9 +63,9 @@ class Chunks:
             return backend.cumsum(decay[..., 0])[..., None]
         return ops.swapaxes(backend.cumsum(ops.swapaxes(decay, -1, -2)), -1, -2)
 
-    def causal(self):
-        """Which pairs (C, C) have the key no later than the query."""
-        at = ops.arange(self.size, dtype="int32")
+    def causal(self, size=None):
+        """Which pairs (C, C), or of so many tokens, have the key no later than the query."""
+        at = ops.arange(size or self.size, dtype="int32")
         return at[:, None] >= at[None]
 
     def products(self, query, key):

@@ -71,7 +71,7 @@ def run(query, key, value, log_decay=None, state=None, chunk=None):
     else:
         decay = chunks.sums(ops.cast(log_decay, wide))
         last = decay[..., -1:, :]
-        weights = _weights(chunks, query, key, decay, of_features)
+        weights = pairs(chunks, query, key, decay)
         from_state, into_state = query * ops.exp(decay)[:, :, :, None], key * ops.exp(last - decay)
         after = ops.exp(ops.swapaxes(last, -1, -2))
     output = chunks.combine(weights, value)
@@ -173,11 +173,32 @@ def ratios(decay, allowed):
     return backend.exp(ops.where(allowed, difference, ops.cast(-1e30, decay.dtype)))
 
 
-def _weights(chunks, query, key, decay, of_features):
-    """The weights (N, B, G, R, C, C) of the pairs in a chunk."""
-    if not of_features:
+def pairs(chunks, query, key, decay, together=FEATURE_CHUNK):
+    """The weights (N, B, G, R, C, C) of the pairs in a chunk, by sums of decays.
+
+    Of features, decays of so many tokens `together` are within float32 around their middle.
+    """
+    if decay.shape[-1] == 1:
         return chunks.products(query, key) * ratios(decay, chunks.causal())[:, :, :, None]
-    from_middle = decay - decay[..., chunks.size // 2, None, :]
+    return _pairs_of_features(chunks, query, key, decay, chunks.size, together)
+
+
+def _pairs_of_features(chunks, query, key, decay, size, together):
+    if size > together:
+        # By halves: from the keys of the first to its end, and from there to later queries.
+        half = size // 2
+        first, second = (
+            [x[..., cut, :] for x in (query, key, decay)]
+            for cut in (slice(half), slice(half, None))
+        )
+        halves = (ops.concatenate(x) for x in zip(first, second, strict=True))
+        upper, lower = ops.split(_pairs_of_features(chunks, *halves, half, together), 2)
+        end = first[2][..., -1:, :]
+        later = second[0] * ops.exp(second[2] - end)[:, :, :, None]
+        across = chunks.products(later, first[1] * ops.exp(end - first[2]))
+        rows = [[upper, ops.zeros_like(upper)], [across, lower]]
+        return ops.concatenate([ops.concatenate(row, axis=-1) for row in rows], axis=-2)
+    from_middle = decay - decay[..., size // 2, None, :]
     query = query * ops.exp(from_middle)[:, :, :, None]
     weights = chunks.products(query, key * ops.exp(-from_middle))
-    return ops.where(chunks.causal(), weights, ops.zeros_like(weights))
+    return ops.where(chunks.causal(size), weights, ops.zeros_like(weights))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from keras import ops
@@ -132,7 +133,7 @@ class GatedLinearAttention(GatedStateAttention):
         )
         self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
         self.decay_temperature = shapes.check_positive("decay_temperature", decay_temperature)
-        self.gates, self.gate_rank = {"decay": self.key_dim}, self.decay_rank
+        self.gates, self.gate_ranks = {"decay": self.key_dim}, {"decay": self.decay_rank}
 
     def prepared(self, query, key, value, decay):
         if self.conv_kernel_size is not None:
@@ -145,17 +146,27 @@ class GatedLinearAttention(GatedStateAttention):
 class GatedDeltaNet(GatedStateAttention):
     r"""The gated delta rule (Yang et al. 2025, equation 10), always causal.
 
-    `S_t = a_t (I − β_t k_t k_tᵀ) S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
+    `S_t = (I − β_t k_t k_tᵀ) a_t S_{t−1} + β_t k_t v_tᵀ`, `o_t = S_tᵀ q_t / √key_dim`: a value is
     written in place of what the state has of its key, at the rate `β_t = sigmoid(x_t W_β)`, and
     the rest decays by `a_t = exp(−A softplus(x_t W_a + b))`. Queries, keys and values are silu of
-    the projections; queries and keys have length 1. The output is
+    the projections; queries and keys are divided by their lengths `√(|x|² + ε)`. The output is
     `(silu(X W^G) ⊙ Norm(heads)) W^O`. With `conv_kernel_size`, which is 4 in the paper, a causal
     depthwise convolution follows each projection, before silu.
 
     Args:
-        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024).
+        use_decay: whether the state decays; False is DeltaNet (Yang et al. 2024). With "features",
+            a_t is diagonal, a decay of each feature of the keys with its b: Kimi's delta attention
+            (Kimi Team 2025). It is at least exp(−40) per token then, below which nothing is left.
         conv_kernel_size: the tokens, up to each, of a convolution of queries, keys and values along
             the sequence, at least 2; None for none. It starts near the identity.
+        num_key_heads: heads of queries and keys, each of which is that of `num_heads /
+            num_key_heads` values with rates and decays of their own, as in Qwen3-Next; None for
+            `num_heads`.
+        max_rate: c of `β_t = c sigmoid(x_t W_β)`, at most 2. Above 1, the state may change its sign
+            along a key, so that the layer can count modulo 2 (Grazzi et al. 2025).
+        epsilon: ε, 1e-6 in Qwen3-Next, where it decides about heads as short as 0.001.
+        decay_rank: columns of the first of two matrices in place of W_a; None for one.
+        gate_activation: of the gate of the output: "silu", or "sigmoid" as in Kimi Linear.
         **kwargs: all other arguments of `Retention` but `decays` and `position`.
 
     Call arguments, results and errors are those of `Retention`; with convolutions, the query of a
@@ -163,7 +174,7 @@ class GatedDeltaNet(GatedStateAttention):
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 5, 32))
-    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, conv_kernel_size=4)
+    >>> layer = keras_attention.GatedDeltaNet(num_heads=4, key_dim=8, num_key_heads=2)
     >>> layer(x).shape
     (2, 5, 32)
     """
@@ -173,46 +184,82 @@ class GatedDeltaNet(GatedStateAttention):
         num_heads: int,
         key_dim: int,
         value_dim: int | None = None,
-        use_decay: bool = True,
+        use_decay: bool | Literal["features"] = True,
         use_gate: bool = True,
         head_norm: QkNorm = "rms",
         conv_kernel_size: int | None = None,
+        num_key_heads: int | None = None,
+        max_rate: float = 1.0,
+        epsilon: float = 0.0,
+        decay_rank: int | None = None,
+        gate_activation: Literal["silu", "sigmoid"] = "silu",
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
         self.conv_kernel_size = shapes.check_count(
             "conv_kernel_size", conv_kernel_size, 2, optional=True
         )
-        self.use_decay = shapes.check_flag("use_decay", use_decay)
-        self.gates = {"rate": 1, "decay": 1} if self.use_decay else {"rate": 1}
+        self.num_key_heads = shapes.check_optional_count("num_key_heads", num_key_heads)
+        if num_key_heads is not None and (num_heads % num_key_heads or self.num_key_value_heads):
+            raise ValueError(
+                "`num_key_heads` must divide `num_heads`, and be None with `num_key_value_heads`. "
+                f"Received: num_key_heads={num_key_heads}, num_heads={num_heads}, "
+                f"num_key_value_heads={self.num_key_value_heads}"
+            )
+        self.max_rate = shapes.check_positive("max_rate", max_rate)
+        if self.max_rate > 2:
+            raise ValueError(
+                "`max_rate` must be at most 2, beyond which states grow without bound. "
+                f"Received: max_rate={max_rate}"
+            )
+        self.epsilon = shapes.check_number("epsilon", epsilon, minimum=0)
+        self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
+        self.gate_activation = shapes.check_choice(
+            "gate_activation", gate_activation, ("silu", "sigmoid")
+        )
+        self.use_decay = shapes.check_flag("use_decay", use_decay, names=("features",))
+        self.gates, self.gate_ranks = {"rate": 1}, {"decay": self.decay_rank}
+        if self.use_decay:
+            self.gates["decay"] = self.key_dim if self.use_decay == "features" else 1
 
     def build_decay(self):
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
             heads, biases = (self.heads.key_value_heads,), _spread(0.001, 0.1, softplus=True)
+            shape = (*heads, self.key_dim) if self.use_decay == "features" else heads
             self.decay_scale = self.add_weight(heads, _spread(1.0, 16.0), name="decay_scale")
-            self.decay_bias = self.add_weight(heads, biases, name="decay_bias")
+            self.decay_bias = self.add_weight(shape, biases, name="decay_bias")
 
     def prepared(self, query, key, value, rate, *decay):
         query, key, value = map(ops.silu, (query, key, value))
-        query, key, rate = unit(query) * self.key_dim**-0.5, unit(key), ops.sigmoid(rate)
+        query, key = unit(query, self.epsilon) * self.key_dim**-0.5, unit(key, self.epsilon)
+        rate = self.max_rate * ops.sigmoid(rate)
+        if self.num_key_heads is not None:
+            query, key = (ops.repeat(x, self.num_heads // x.shape[2], axis=2) for x in (query, key))
         if not decay:
             return query, key, value, rate
         with keras_private.uncast_variables():
             weights = self.decay_scale, self.decay_bias
-            scale, bias = (ops.cast(weight, rate.dtype)[:, None] for weight in weights)
-        return query, key, value, rate, -ops.exp(scale) * ops.softplus(decay[0] + bias)
+            scale, bias = (ops.cast(weight, rate.dtype) for weight in weights)
+        bias = bias if self.use_decay == "features" else bias[:, None]
+        found = -ops.exp(scale[:, None]) * ops.softplus(decay[0] + bias)
+        if self.use_decay == "features":
+            found = backend.maximum(found, ops.cast(delta.SMALLEST, found.dtype))
+        return query, key, value, rate, found
 
     def recurrence(self, query, key, value, rate, decay=None, *, causal, state):
         return delta.run(query, key, value, rate, decay, state)
 
 
 def _spread(low, high, softplus=False):
-    """An initializer of logarithms of numbers from low to high, or of what softplus makes them."""
+    """An initializer of logarithms of numbers from low to high, or of what softplus makes them.
+
+    They are spread along the last axis.
+    """
 
     def initializer(shape, dtype=None):
         space = np.geomspace if softplus else np.linspace
-        numbers = space(low, high, shape[0])
+        numbers = np.broadcast_to(space(low, high, shape[-1]), shape)
         return ops.convert_to_tensor(np.log(np.expm1(numbers) if softplus else numbers), dtype)
 
     return initializer

@@ -36,10 +36,10 @@ class StateAttention(OutputProjection, saved=False):
         "tokens_reason": "it sums the real tokens, one after another",
     }
     preset_pattern: patterns.Pattern | None = patterns.Causal()
-    # Gates are projections of a token: the features of each by its name, their rank, or None for
-    # one matrix, and whether they have biases.
+    # Gates are projections of a token: the features of each by its name, the ranks of those that
+    # are of two matrices, and whether they have biases.
     gates: Mapping[str, int] = types.MappingProxyType({})
-    gate_rank: int | None = None
+    gate_ranks: Mapping[str, int | None] = types.MappingProxyType({})
     gate_bias = False
 
     def __init__(self, num_heads: int, key_dim: int, value_dim: int | None = None, **kwargs: Any):
@@ -153,8 +153,8 @@ class StateHeads(EinsumHeads):
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
-        rank, shape = self.layer.gate_rank, key_shape
         for name, size in self.layer.gates.items():
+            rank, shape = self.layer.gate_ranks.get(name), key_shape
             self.features[name] = key_shape[-1]
             if rank is not None:
                 made[f"{name}_in"] = self._einsum(f"{name}_in", key_shape, 1, (rank,))
@@ -163,7 +163,7 @@ class StateHeads(EinsumHeads):
         return made
 
     def _projected(self, x, role):
-        if role in self.layer.gates and self.layer.gate_rank is not None:
+        if self.layer.gate_ranks.get(role) is not None:
             x = self.dense(f"{role}_in")(x)
         return super()._projected(x, role)
 
@@ -176,7 +176,14 @@ class StateHeads(EinsumHeads):
 
 
 class NormedHeads(StateHeads):
-    """Heads whose outputs are normalized before they are merged."""
+    """Heads whose outputs are normalized before they are merged.
+
+    Queries and keys may have fewer than values, by `num_key_heads` of the layer.
+    """
+
+    def count(self, role):
+        keys = None if role == "value" else self.layer.num_key_heads
+        return keys or super().count(role)
 
     def merge(self, result, query):
         layer, output = self.layer, result.output
@@ -190,9 +197,11 @@ class GatedStateAttention(StateAttention, saved=False):
 
     _fixed_arguments = ("qk_norm", "clip_qkv")
     # Of the gate of the output.
-    gate_activation = "silu"
+    gate_activation: str = "silu"
     # The tokens of a convolution of queries, keys and values; None without one.
     conv_kernel_size: int | None = None
+    # The heads of queries and keys; None for as many as of values.
+    num_key_heads: int | None = None
 
     def __init__(
         self,

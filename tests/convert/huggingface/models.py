@@ -82,6 +82,10 @@ _FAMILIES = {
     | dict(decoder_sparse_step=2, norm_topk_prob=True, use_sliding_window=True),
     "Qwen2MoeForCausalLM": dict(**MIXTURE, num_experts=4, moe_intermediate_size=12)
     | dict(decoder_sparse_step=2, shared_expert_intermediate_size=10, use_sliding_window=True),
+    "Qwen3NextForCausalLM": dict(**GROUPS, **TOKENS, head_dim=16, moe_intermediate_size=12)
+    | dict(num_experts=4, num_experts_per_tok=2, shared_expert_intermediate_size=10)
+    | dict(linear_key_head_dim=6, linear_value_head_dim=5, linear_num_key_heads=2)
+    | dict(linear_num_value_heads=4, full_attention_interval=2, decoder_sparse_step=2),
     "OlmoeForCausalLM": {**GROUPS, **TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
     "DeepseekV3ForCausalLM": dict(
         **SIZES, num_key_value_heads=2, moe_intermediate_size=12, n_routed_experts=8
@@ -216,6 +220,10 @@ VARIANTS: dict = {
     "qwen3_moe, other options": dict(
         decoder_sparse_step=1, norm_topk_prob=False, use_sliding_window=False
     ),
+    "qwen3_next, other options": dict(
+        decoder_sparse_step=1, norm_topk_prob=False, attention_bias=True, linear_num_key_heads=4
+    )
+    | dict(tie_word_embeddings=True, partial_rotary_factor=0.5),
     # Of rows that are all shorter than the length of training, and of some that are longer.
     "phi3, short": dict(LONG_PHI3, original_max_position_embeddings=128),
     "phi3, long": dict(LONG_PHI3, original_max_position_embeddings=3),

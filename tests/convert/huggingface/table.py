@@ -29,7 +29,7 @@ FAMILIES = {
     "Llama 2 and 3, Mistral, Mixtral, SmolLM3, StarCoder2": (
         "llama mistral mixtral smollm3 starcoder2"
     ),
-    "Qwen 2 and 3": "qwen2 qwen3 qwen2_moe qwen3_moe",
+    "Qwen 2 and 3, Qwen3-Next": "qwen2 qwen3 qwen2_moe qwen3_moe qwen3_next",
     "OLMo 2 and 3, OLMoE": "olmo2 olmo3 olmoe",
     "Granite, StableLM": "granite stablelm",
     "DeepSeek-V3, Moonlight": "deepseek_v3",

@@ -4,11 +4,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_attention import Decoder, EncoderDecoder, convert, generation
+from keras_attention import Decoder, EncoderDecoder, GatedDeltaNet, RMSNorm, convert, generation
 from keras_attention.convert.huggingface.architectures import ARCHITECTURES
 from tests.convert.huggingface import models
 from tests.convert.huggingface.models import LEFT, RIGHT, TARGET_MASK, case, transformers
-from tests.gradients import weight_gradients
+from tests.gradients import gradients, weight_gradients
 
 TEXTS = [name for name in models.CASES if "input_ids" in str(models.inputs_of(case(name)[0]))]
 GENERATING = [name for name in models.CASES if case(name)[0].__name__.endswith(models.GENERATING)]
@@ -61,7 +61,7 @@ def test_states_and_logits(made, name, measured):
 # DeBERTa multiplies the embeddings by the mask.
 WITHOUT_PAIRS = ("Classification", "longformer", "Longformer", "bloom", "deberta", "Deberta")
 WITHOUT_PAIRS += ("clip", "CLIP", "siglip", "whisper", "Whisper", "PreTraining")
-WITHOUT_PAIRS += ("QuestionAnswering",)
+WITHOUT_PAIRS += ("QuestionAnswering", "qwen3_next")
 
 
 @pytest.mark.parametrize("name", [x for x in TEXTS if not any(y in x for y in WITHOUT_PAIRS)])
@@ -265,7 +265,9 @@ def test_images_of_any_size(name, folder, tmp_path):
             assert models.difference(pooled, expected.pooler_output) <= models.TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_oss", "bert", "deberta-v2", "t5"])
+@pytest.mark.parametrize(
+    "kind", ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "deberta-v2", "t5"]
+)
 def test_gradients(kind, folder):
     """Of a step of training, through the tensors of the files."""
     cls, fields = case(kind)
@@ -278,7 +280,7 @@ def test_gradients(kind, folder):
     theirs["labels"] = np.where(real, labels, -100)
     made.theirs.zero_grad()
     made.theirs(**{name: models.tensor(x) for name, x in theirs.items()}).loss.backward()
-    if kind in ("gpt2", "llama", "gpt_oss"):
+    if kind in ("gpt2", "llama", "gpt_oss", "qwen3_next"):
         # Theirs compares what is written after each token.
         labels, real = np.roll(labels, -1, axis=1), np.roll(real, -1, axis=1)
         real[:, -1] = False
@@ -293,8 +295,69 @@ def test_gradients(kind, folder):
     architecture = ARCHITECTURES[kind]
     entries = architecture.entries(made.ours, architecture.prefix)
     expected = {name: x.grad for name, x in made.theirs.named_parameters() if x.grad is not None}
+    if kind == "qwen3_next":
+        # Of which files have each expert by itself.
+        entries = [entry for entry in entries if ".experts." not in entry.name]
+        expected = {name: x for name, x in expected.items() if ".experts." not in name}
     assert {entry.name for entry in entries} >= set(expected)
     for entry in entries:
         joined = entry.join([of[id(variable)] for variable in entry.variables])
         theirs = expected[entry.name].numpy()
         np.testing.assert_allclose(joined, theirs, rtol=1e-3, atol=1e-5, err_msg=entry.name)
+
+
+def test_short_heads_of_a_delta_net(folder):
+    """The epsilon decides about queries and keys of inputs around 1e-3."""
+    cls, fields = case("qwen3_next")
+    made, x = folder(cls, **fields), 1e-3 * models.normal(2, 9, 24)
+    layer = made.ours.blocks[0].attention
+    expected = models.numpy(made.theirs.model.layers[0].linear_attn(models.tensor(x)))
+    largest = np.abs(expected).max()
+    np.testing.assert_allclose(models.numpy(layer(x)), expected, atol=1e-5 * largest)
+    layer = type(layer).from_config({**layer.get_config(), "epsilon": 0.0})
+    layer.build(x.shape)
+    layer.set_weights(made.ours.blocks[0].attention.get_weights())
+    assert np.abs(models.numpy(layer(x)) - expected).max() > 0.5 * largest
+
+
+def test_kimi_delta_attention():
+    """A decay of each feature, beside the layer of Kimi Linear, with strong decays."""
+    kimi = pytest.importorskip("transformers.models.kimi_linear.modeling_kimi_linear")
+    config = transformers.KimiLinearConfig(
+        hidden_size=24, linear_num_heads=2, linear_head_dim=6, num_hidden_layers=2
+    )
+    theirs, x = kimi.KimiLinearDeltaAttention(config, 0).eval(), models.normal(2, 40, 24)
+    given = {}
+    for name, weight in theirs.named_parameters():
+        noise = models.torch.tensor(models.normal(*weight.shape))
+        weight.data = noise / weight.shape[-1] ** 0.5 if weight.ndim == 2 else noise
+        given[name] = weight.detach().numpy()
+    norm = RMSNorm(config.rms_norm_eps)
+    options = {"use_decay": "features", "decay_rank": 6, "gate_activation": "sigmoid"}
+    options |= {"epsilon": 1e-6, "conv_kernel_size": config.linear_conv_kernel_dim}
+    layer = GatedDeltaNet(2, 6, head_norm=norm, use_bias=False, **options)
+    layer.build(x.shape)
+    names = {"query": "q", "key": "k", "value": "v", "rate": "b", "attention_output": "o"}
+    found = {f"{ours}/kernel": given[f"{theirs}_proj.weight"] for ours, theirs in names.items()}
+    found["gate/kernel"] = given["g_b_proj.weight"] @ given["g_a_proj.weight"]
+    for ours, name in {"decay_in/kernel": "f_a", "decay/kernel": "f_b"}.items():
+        found[ours] = given[f"forget_gate.{name}_proj.weight"]
+    found = {name: x.T for name, x in found.items()}
+    kernels = np.split(given["conv1d.weight"][:, 0].T, 3, axis=1)
+    found |= {
+        f"{n}_conv_kernel": x for n, x in zip(("query", "key", "value"), kernels, strict=True)
+    }
+    found |= {
+        f"decay_{x}": given[f"forget_gate.{n}"]
+        for x, n in (("scale", "A_log"), ("bias", "dt_bias"))
+    }
+    found["head_norm/scale"] = given["o_norm.weight"]
+    for weight in layer.weights:
+        weight.assign(found.pop(weight.path.split("/", 1)[1]).reshape(weight.shape))
+    assert not found
+    of_input = models.tensor(x).requires_grad_()
+    expected = theirs(of_input)
+    assert models.difference(layer(x), expected) <= models.TOLERANCE
+    expected.square().sum().backward()
+    (found,) = gradients(lambda x: keras.ops.sum(keras.ops.square(layer(x))), [x])
+    np.testing.assert_allclose(found, of_input.grad.numpy(), rtol=1e-3, atol=1e-4)

@@ -29,6 +29,8 @@ SIZES = {
     **dict(embedding_size=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4),
     **dict(decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, num_local_experts=4),
     **dict(num_experts_per_tok=2, experts_per_token=2, num_experts=4, moe_intermediate_size=24),
+    **dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8),
+    **dict(linear_value_head_dim=8, full_attention_interval=2),
     **dict(
         shared_expert_intermediate_size=24,
         n_routed_experts=4,

@@ -21,7 +21,7 @@ def mixture(config, **options):
     return {"intermediate_dim": None, "gated": False, "feed_forward": layer}
 
 
-def _qwen3(config, n, **options):
+def qwen3(config, n, **options):
     """Some layers have one network in the place of experts, which have further `options`."""
     if n in (config["mlp_only_layers"] or ()) or (n + 1) % config["decoder_sparse_step"]:
         return {}
@@ -32,15 +32,19 @@ def _qwen2(config, n):
     shared, near = config["shared_expert_intermediate_size"], config["use_sliding_window"]
     first, size = config["max_window_layers"], config["sliding_window"] if near else None
     pattern = stacks.window_by_type(config, n, size, lambda n: near and n < first and not n % 2)
-    options = _qwen3(config, n, shared_dim=shared, use_shared_gate=True)
+    options = qwen3(config, n, shared_dim=shared, use_shared_gate=True)
     return {**options, "use_bias": "qkv" if config["qkv_bias"] else False, "pattern": pattern}
 
 
-_MANY = _EXPERTS | fields.defaults(num_local_experts=fields.same_as("num_experts"))
-_MANY |= fields.defaults(norm_topk_prob=False)
-_QWEN = llamas.stack(32768, decoder_sparse_step=1) | _MANY | llamas.WINDOWS | fields.off("mlp_bias")
+MANY = _EXPERTS | fields.defaults(num_local_experts=fields.same_as("num_experts"))
+MANY |= fields.defaults(norm_topk_prob=False)
+_QWEN = llamas.stack(32768, decoder_sparse_step=1) | MANY | llamas.WINDOWS | fields.off("mlp_bias")
 _QWEN |= fields.defaults(mlp_only_layers=fields.read(None, list | None))
 _OF_EACH = {"mlp.gate": "feed_forward.router", "mlp.experts": entries.experts(_GATED)}
+# With a network that all tokens use, which has a gate.
+SHARED = llamas.GATED | _OF_EACH
+SHARED |= entries.network(f"mlp.shared_expert. {_GATED}", "feed_forward.shared")
+SHARED["mlp.shared_expert_gate"] = "feed_forward.shared_gate"
 
 
 # gpt-oss has sinks, and windows in every other layer
@@ -157,7 +161,7 @@ ARCHITECTURES = {
         | fields.defaults(num_key_value_heads=4, attention_bias=fields.only(False))
         | fields.defaults(moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8)
         | fields.ignored("not read", "max_window_layers"),
-        lambda config, n: {**llamas.qk_normed(config, n), **_qwen3(config, n)},
+        lambda config, n: {**llamas.qk_normed(config, n), **qwen3(config, n)},
         llamas.BRANCHES | llamas.GATED | _OF_EACH,
     ),
     "qwen2_moe": llamas.llama(
@@ -170,16 +174,12 @@ ARCHITECTURES = {
         | fields.defaults(sliding_window=fields.read(4096, int | None, least=0))
         | fields.defaults(max_window_layers=fields.read(28)),
         _qwen2,
-        llamas.BRANCHES
-        | llamas.GATED
-        | _OF_EACH
-        | entries.network(f"mlp.shared_expert. {_GATED}", "feed_forward.shared")
-        | {"mlp.shared_expert_gate": "feed_forward.shared_gate"},
+        llamas.BRANCHES | SHARED,
     ),
     # Norms of queries and keys are over all heads; the weights of experts are as they are.
     "olmoe": llamas.llama(
         llamas.OLMO
-        | _MANY
+        | MANY
         | fields.defaults(num_experts=64, num_experts_per_tok=8, max_position_embeddings=4096)
         # It clips what the norms return.
         | fields.fixed(clip_qkv=None),
