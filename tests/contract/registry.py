@@ -430,7 +430,10 @@ def _entries():
         use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary", scores_regularizer="entropy",
     )  # fmt: skip
     yield variant("TransformerBlock-cross", block, of_context, cross_attention=True, residual="pre")
-    yield variant("TransformerBlock-context", block, from_context, cross_attention=True)
+    yield variant(
+        "TransformerBlock-context", block, from_context, cross_attention=True, value_dim=3,
+        norm={"context": "layer"}, query_residual=False,
+    )  # fmt: skip
     stack = {
         "blocks": functools.partial(blocks, causal=True, cross_attention=True),
         "embeddings": None,
