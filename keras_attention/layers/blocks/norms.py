@@ -267,7 +267,8 @@ def _identity(x):
 def post(x, branches, norms, keep, alone=()):
     """`x = norm(x + branch(x))` (Vaswani et al. 2017)."""
     for name, branch in branches.items():
-        x = norms[name](_added(x, keep(branch(x)), name in alone))
+        found = keep(branch(x))
+        x = norms[name](ops.cast(found, x.dtype) if name in alone else x + found)
     return x
 
 
@@ -275,12 +276,9 @@ def pre(x, branches, norms, keep, alone=()):
     """`x = x + branch(norm(x))` (Xiong et al. 2020); with norms after branches, a sandwich."""
     for name, branch in branches.items():
         after = norms.get(f"{name}_output", _identity)
-        x = _added(x, keep(after(branch(norms[name](x)))), name in alone)
+        found = keep(after(branch(norms[name](x))))
+        x = ops.cast(found, x.dtype) if name in alone else x + found
     return x
-
-
-def _added(x, found, alone):
-    return ops.cast(found, x.dtype) if alone else x + found
 
 
 def parallel(x, branches, norms, keep, alone=()):

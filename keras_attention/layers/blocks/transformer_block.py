@@ -66,8 +66,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             before its keys and values are projected, as in a Perceiver: None is the default.
         key_dim: features of each head; defaults to those of the input divided by `num_heads`.
         residual: as above; None for "pre" with `normalize_first`, otherwise "post".
-        use_bias: whether projections have biases: True, False, or "qkv" for those of queries, keys
-            and values alone.
+        use_bias: whether projections have biases: True, False, "qkv" for those of queries, keys
+            and values alone, or "qvo" for all but those of keys.
         attention: None, or a layer that is called as `MultiHeadAttention` is, for the
             self-attention; the slots are then those of the cross-attention.
         feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
@@ -201,7 +201,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.qk_norm = qk_norm
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
-        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv", "qvo"))
         self.attention = saving.check_layer("attention", attention, optional=True)
         self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Parts that the block makes itself are not in its configuration.
