@@ -361,8 +361,9 @@ class ContinuousGridBias(_GridBias):
         **kwargs: Any,
     ):
         super().__init__(grid, size, prefix, **kwargs)
-        given = trained_size
-        self.trained_size = given and shapes.check_axes("trained_size", given, self.grid)
+        given = self.size if trained_size is None else trained_size
+        given = shapes.check_axes("trained_size", given, self.grid)
+        self.trained_size = None if trained_size is None else given
         self.units = shapes.check_count("units", units)
         self.max_bias = shapes.check_positive("max_bias", max_bias)
 

@@ -75,12 +75,10 @@ class WindowAttention(MultiHeadAttention):
         mask, sides, sizes = masks.padding(query, query_mask), ops.shape(query)[1:3], self._sizes
         x, given, shift = padded(query, sizes), {}, self.shift
         whole = ops.shape(x)[1:3]
-        if self.fixed_shift:
-            pass
-        elif not all(isinstance(side, int) for side in sides):
+        if all(isinstance(side, int) for side in sides):
+            shift = shift if self.fixed_shift or min(sides) > self.size else 0
+        elif not self.fixed_shift:
             shift = shift and ops.where(ops.minimum(*sides) > self.size, shift, 0)
-        elif min(sides) <= self.size:
-            shift = 0
         if mask is not None:
             # As without a mask, cells attend to what is beyond the grid.
             real = ops.logical_not(padded(ops.logical_not(mask), sizes))

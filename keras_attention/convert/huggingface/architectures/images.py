@@ -147,8 +147,6 @@ _SWIN = (
     | fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm")
     | _FEATURE_MAPS
 )
-
-
 # In Swin v2, norms are after branches and merged patches. The sizes of windows, and whether they
 # are shifted, are those of images of the configuration, in all images.
 _SWINV2 = (
@@ -159,9 +157,6 @@ _SWINV2 = (
 )
 
 
-_AFTER = {"attention": None, "feed_forward": None}
-
-
 def _swin(config, second=False):
     logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
     names = "Swinv2" if second else "Swin"
@@ -170,7 +165,7 @@ def _swin(config, second=False):
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
     # At least one cell, where images are as small as a patch.
-    grid = tuple(-(-n // m) for n, m in zip(_pair(config, "image_size"), size, strict=True))
+    grid = _cells(_pair(config, "image_size"), size, second)
     if config["use_absolute_embeddings"]:
         tokens.append(LearnedGridEmbedding(grid, name="positions"))
     *stages, last = _stages(config, grid, second)
@@ -192,44 +187,48 @@ def _stages(config, grid, second):
     for stage, depth in enumerate(depths):
         dim, count = config["embed_dim"] * 2**stage, heads[stage]
         options = {"intermediate_dim": int(config["mlp_ratio"] * dim), "residual": "pre"}
-        # As the model was trained: not where a window is as long as the grid.
-        size, shift = window, window // 2 if min(grid) > window else 0
-        make = functools.partial(positions.GridRelativeBias, (window, window))
-        of_attention = dict
+        size, side = window, min(grid)
         if second:
-            options |= {"residual": "sandwich", "norm": _AFTER}
-            size, shift = min(grid[0], window), window // 2 if grid[0] > window else 0
-            make = functools.partial(_continuous, config, stage, size)
-            of_attention = _cosine
+            options |= {"residual": "sandwich", "norm": {"attention": None, "feed_forward": None}}
+            size, side = min(grid[0], window), grid[0]
+        # As the model was trained: not where a window is as long as the grid.
+        shift = window // 2 if side > window else 0
         options = stacks.block(config, num_heads=count, **options)
         yield [
             TransformerBlock(
                 **options,
                 attention=WindowAttention(
                     *(count, dim // count, size, shift * (n % 2)),
-                    position=make(),
+                    **_slots(config, stage, size, second),
                     name="attention",
-                    **of_attention(),
                 ),
                 name=f"stage_{stage}_block_{n}",
             )
             for n in range(depth)
         ]
-        grid = tuple(max(1, side // 2) if second else -(-side // 2) for side in grid)
+        grid = _cells(grid, (2, 2), second)
 
 
-def _cosine():
-    """Options of the attention of Swin v2."""
-    return {"score": scores.Cosine(10.0, 100.0), "use_bias": "qvo", "fixed_shift": True}
+def _cells(sides, sizes, second):
+    """The sides of a grid of groups of cells: whole ones, or in Swin v2 those that are full."""
+    pairs = zip(sides, sizes, strict=True)
+    return tuple(max(1, n // size) if second else -(-n // size) for n, size in pairs)
 
 
-def _continuous(config, stage, size):
-    """The position of the attention of Swin v2, with the size of its windows before fine-tuning."""
+def _slots(config, stage, size, second):
+    """What the attention of a stage has beside sizes."""
+    if not second:
+        return {"position": positions.GridRelativeBias((size, size))}
     count, sizes = len(config["depths"]), config["pretrained_window_sizes"] or ()
     if sizes and (len(sizes) < count or not all(isinstance(x, int) and x >= 0 for x in sizes)):
         config.refuse("pretrained_window_sizes", f"{count} integers of at least 0", sizes)
-    trained = sizes[stage] if sizes else 0
-    return positions.ContinuousGridBias((size, size), trained_size=trained or None)
+    trained = sizes[stage] or None if sizes else None
+    return {
+        "position": positions.ContinuousGridBias((size, size), trained_size=trained),
+        "score": scores.Cosine(10.0, max_scale=100.0),
+        "use_bias": "qvo",
+        "fixed_shift": True,
+    }
 
 
 _BOTH_SWINS = {
