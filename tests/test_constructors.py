@@ -40,6 +40,7 @@ NEEDED = {
 # What a value needs beside it: heads need projections, and so on.
 BESIDE = {
     "self_attention": {"cross_attention": True},
+    "query_residual": {"cross_attention": True},
     "input_feeding": {"mode": "luong"},
     "use_bias": {"num_heads": 2, "key_dim": 4},
     "value_dim": {"num_heads": 2, "key_dim": 4},
@@ -97,7 +98,7 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global num_key_heads",
+    "num_features num_global num_key_heads trained_size",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -105,14 +106,14 @@ KIND = {
     "rate": "dropout momentum label_smoothing",
     "positive": "temperature logit_soft_cap max_bias max_wavelength factor beta_fast beta_slow "
     "clip_qkv attention_factor layer_norm_epsilon target epsilon soft_cap limit "
-    "norm_epsilon threshold scale_base gamma decay_temperature width max_rate",
+    "norm_epsilon threshold scale_base gamma decay_temperature width max_rate max_scale",
     "not negative": "noise",
     "number": "entropy_factor scale offset value initial_bias",
     "flag": "use_bias use_sink use_gate use_values per_head bidirectional truncate causal gated "
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
-    "self_attention together use_shared_gate wide_output wide_residual",
+    "self_attention together use_shared_gate wide_output wide_residual query_residual norm_after",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring head_norm sharing history initial pooling gate_activation",
     "factors": "short_factors long_factors decays",

@@ -28,7 +28,7 @@ from keras_attention.spec import Positions
 
 NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
-UseBias: TypeAlias = bool | Literal["qkv"]
+UseBias: TypeAlias = bool | Literal["qkv", "qvo"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 
 
@@ -579,7 +579,7 @@ class OutputProjection(BaseAttention, saved=False):
         **kwargs: Any,
     ):
         shapes.check_count("key_dim", key_dim)
-        use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv", "qvo"))
         super().__init__(num_heads, key_dim, value_dim, use_bias=bool(use_bias), **kwargs)
         self.use_bias = use_bias
         # A model's summary would print a public `output_shape`, which lacks the batch axis.

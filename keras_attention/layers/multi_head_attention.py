@@ -29,8 +29,8 @@ class MultiHeadAttention(OutputProjection, Attention):
         key_dim: features of each query and key head.
         value_dim: features of each value head; defaults to `key_dim`.
         dropout: rate at which weights are dropped in training.
-        use_bias: whether the projections have biases: True, False, or "qkv" for those of query, key
-            and value alone (Qwen 2).
+        use_bias: whether the projections have biases: True, False, "qkv" for those of query, key
+            and value alone (Qwen 2), or "qvo" for all but that of the key (Swin v2).
         output_shape: features of the output, an integer or a tuple; defaults to the query's.
         attention_axes: the axes attended over, for inputs with more than three axes; None for all
             between batch and features.

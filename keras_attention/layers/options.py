@@ -59,6 +59,6 @@ class AttentionOptions(ProjectionOptions, total=False):
 class StateOptions(_Options, Projections, total=False):
     """Those of layers that attend through a state, which have no weights of pairs."""
 
-    use_bias: bool | Literal["qkv"]
+    use_bias: bool | Literal["qkv", "qvo"]
     output_shape: int | Sequence[int] | None
     attention_axes: int | Sequence[int] | None

@@ -202,6 +202,7 @@ class SlotAttention(saving.ConfigurableLayer):
             from a normal distribution with a learned mean and deviation; "learned" are K vectors.
         epsilon, layer_norm_epsilon: ε, and what the norms add to variances.
         kernel_initializer: of the projections, the network, and the weights of `initial`.
+        use_bias: whether q, k and v have biases; in the paper they have none.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -238,6 +239,7 @@ class SlotAttention(saving.ConfigurableLayer):
         layer_norm_epsilon: float = 1e-5,
         kernel_initializer: Initializer = "glorot_uniform",
         seed: int | None = None,
+        use_bias: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -250,7 +252,9 @@ class SlotAttention(saving.ConfigurableLayer):
         options = {"kernel_initializer": kernel_initializer, "dtype": self.dtype_policy}
         self._network = FeedForward(intermediate_dim, activation, name="network", **options)
         self._keep_of(self._network, "intermediate_dim", "activation", "kernel_initializer")
-        self._attention = CompetingAttention(epsilon, key_dim=dim, name="attention", **options)
+        options |= {"use_bias": use_bias, "name": "attention"}
+        self._attention = CompetingAttention(epsilon, key_dim=dim, **options)
+        self._keep_of(self._attention, "use_bias")
         self._cell = keras.layers.GRUCell(
             dim, recurrent_initializer=_Orthogonal(), name="cell", dtype=self.dtype_policy
         )

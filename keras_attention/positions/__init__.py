@@ -12,7 +12,14 @@ from typing import TypeAlias
 from keras_attention import saving
 from keras_attention.core.hints import Config
 from keras_attention.positions.base import Position
-from keras_attention.positions.biases import FIRE, ALiBi, GridRelativeBias, Kerple, RelativeBias
+from keras_attention.positions.biases import (
+    FIRE,
+    ALiBi,
+    ContinuousGridBias,
+    GridRelativeBias,
+    Kerple,
+    RelativeBias,
+)
 from keras_attention.positions.relative import CoPE, Disentangled, Shaw, TransformerXL
 from keras_attention.positions.rotary import AxialRotary, MixedRotary, Rotary, XPos
 
@@ -22,6 +29,7 @@ __all__ = [
     "ALiBi",
     "AxialRotary",
     "CoPE",
+    "ContinuousGridBias",
     "Disentangled",
     "GridRelativeBias",
     "Kerple",

@@ -226,7 +226,37 @@ def _buckets(num_buckets, max_distance, bidirectional):
     return np.broadcast_to(found, found.shape)  # which may not be written
 
 
-class GridRelativeBias(Position):
+class _GridBias(Position, saved=False):
+    """A bias for each offset on `grid`: a row of a table, and three for pairs with a prefix."""
+
+    counts = False
+
+    def __init__(self, grid, size, prefix, **kwargs):
+        super().__init__(**kwargs)
+        self.grid, self.prefix = Grid.of(grid, prefix)
+        self.size = shapes.check_axes("size", self.grid if size is None else size, self.grid)
+
+    @property
+    def on_grid(self):  # type: ignore[override]
+        return Grid(self.grid, self.prefix)
+
+    def _offsets(self):
+        return math.prod([2 * n - 1 for n in self.size])
+
+    def rows(self, i: Tensor, j: Tensor) -> Tensor:
+        """The row of the table for queries at positions `i` and keys at positions `j`."""
+        of_queries, of_keys = map(self.on_grid.coordinates, (i, j))
+        row: Any = 0
+        for n, at, key in zip(self.size, of_queries, of_keys, strict=True):
+            row = row * (2 * n - 1) + ops.clip(at - key, 1 - n, n - 1) + (n - 1)
+        if not self.prefix:
+            return row
+        row = ops.where(i < self.prefix, self._offsets(), row)
+        of_prefix = ops.where(i < self.prefix, self._offsets() + 2, self._offsets() + 1)
+        return ops.where(j < self.prefix, of_prefix, row)
+
+
+class GridRelativeBias(_GridBias):
     r"""score(i, j) = qᵀ k + E[r_i − r_j, c_i − c_j, h], for rows r and columns c. Liu et al. 2021
     (Swin), equation 4.
 
@@ -260,8 +290,6 @@ class GridRelativeBias(Position):
     (25, 4)
     """
 
-    counts = False
-
     def __init__(
         self,
         grid: Sequence[int],
@@ -272,38 +300,96 @@ class GridRelativeBias(Position):
         embeddings_constraint: Constraint | None = None,
         **kwargs: Any,
     ):
-        super().__init__(**kwargs)
-        self.grid, self.prefix = Grid.of(grid, prefix)
-        self.size = shapes.check_axes("size", self.grid if size is None else size, self.grid)
+        super().__init__(grid, size, prefix, **kwargs)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
-
-    @property
-    def on_grid(self):  # type: ignore[override]
-        return Grid(self.grid, self.prefix)
 
     def build(self, query_shape, key_shape):
         rows = self._offsets() + 3 * bool(self.prefix)
         self.embeddings = self._add_weight("embeddings", (rows, query_shape[2]))
 
-    def _offsets(self):
-        return math.prod([2 * n - 1 for n in self.size])
-
-    def rows(self, i: Tensor, j: Tensor) -> Tensor:
-        """The row of the table for queries at positions `i` and keys at positions `j`."""
-        of_queries, of_keys = map(self.on_grid.coordinates, (i, j))
-        row: Any = 0
-        for n, at, key in zip(self.size, of_queries, of_keys, strict=True):
-            row = row * (2 * n - 1) + ops.clip(at - key, 1 - n, n - 1) + (n - 1)
-        if not self.prefix:
-            return row
-        row = ops.where(i < self.prefix, self._offsets(), row)
-        of_prefix = ops.where(i < self.prefix, self._offsets() + 2, self._offsets() + 1)
-        return ops.where(j < self.prefix, of_prefix, row)
-
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         check_shared(self, self.embeddings.shape[1], num_heads=num_heads)
         return looked_up(self.embeddings, self.rows(i, j))
+
+
+class ContinuousGridBias(_GridBias):
+    r"""score(i, j) = qᵀ k + c · σ(f(x(r_i − r_j), x(c_i − c_j)))_h, for rows r and columns c. Liu
+    et al. 2022 (Swin v2), section 3.3.
+
+    f is a perceptron with `units` hidden units (ReLU) and an output for each head, without a bias.
+    Offsets d enter it on a logarithmic scale, on which that to the last cell of a window of n cells
+    is about 1:
+
+        x(d) = sign(d) · log₂(1 + 8 |d| / (n − 1)) / 3
+
+    The 8, the 3 and c σ are of the authors' code. So a model may go on with larger windows than it
+    was trained with: n is then the former `trained_size`.
+
+    As that of `GridRelativeBias`, the bias is one of a table of offsets, here computed of few
+    weights, in each call: O(units · H) time for each of (2 size − 1)² offsets.
+
+    Args:
+        grid, size: as of `GridRelativeBias`; offsets beyond are as the last of their axis.
+        prefix: the number of positions before the grid, without a bias.
+        trained_size: n, an integer, or one for each axis; None is `size`.
+        units, max_bias: hidden units of f, and c.
+        **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
+
+    Raises:
+        ValueError: a number is not as described, or layers with different numbers of heads share
+            it.
+
+    >>> import keras
+    >>> from keras_attention import SelfAttention, patterns, positions
+    >>> near, bias = patterns.GridWindow((6, 9), 3), positions.ContinuousGridBias((6, 9), 3)
+    >>> layer = SelfAttention(4, 8, pattern=near, position=bias)
+    >>> layer(keras.random.normal((2, 54, 32))).shape
+    (2, 54, 32)
+    >>> [tuple(weight.shape) for weight in layer.position.weights]
+    [(2, 512), (512,), (512, 4)]
+    """
+
+    def __init__(
+        self,
+        grid: Sequence[int],
+        size: int | Sequence[int] | None = None,
+        prefix: int = 0,
+        trained_size: int | Sequence[int] | None = None,
+        units: int = 512,
+        max_bias: float = 16.0,
+        **kwargs: Any,
+    ):
+        super().__init__(grid, size, prefix, **kwargs)
+        given = self.size if trained_size is None else trained_size
+        given = shapes.check_axes("trained_size", given, self.grid)
+        self.trained_size = None if trained_size is None else given
+        self.units = shapes.check_count("units", units)
+        self.max_bias = shapes.check_positive("max_bias", max_bias)
+
+    def build(self, query_shape, key_shape):
+        shape, uniform = (len(self.grid), self.units), "glorot_uniform"
+        self.hidden = self.add_weight(shape, uniform, name="hidden")
+        self.hidden_bias = self.add_weight((self.units,), "zeros", name="hidden_bias")
+        shape = (self.units, query_shape[2])
+        self.output_kernel = self.add_weight(shape, uniform, name="output")
+
+    def _inputs(self):
+        """x of the offsets of each row of the table, a NumPy array (rows, axes)."""
+        axes = []
+        for size, n in zip(self.size, self.trained_size or self.size, strict=True):
+            share = np.arange(1 - size, size) * (8 / max(n - 1, 1))
+            axes.append(np.sign(share) * np.log2(1 + np.abs(share)) / 3)
+        return np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
+
+    def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
+        check_shared(self, self.output_kernel.shape[1], num_heads=num_heads)
+        weights = self.hidden, self.hidden_bias, self.output_kernel
+        kernel, bias, output = map(ops.convert_to_tensor, weights)
+        hidden = ops.relu(ops.matmul(ops.cast(self._inputs(), kernel.dtype), kernel) + bias)
+        table = self.max_bias * ops.sigmoid(ops.matmul(hidden, output))
+        table = ops.pad(table, [(0, 3 * bool(self.prefix)), (0, 0)])
+        return looked_up(table, self.rows(i, j))
 
 
 class FIRE(Position):

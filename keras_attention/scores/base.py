@@ -56,6 +56,8 @@ class Score(saving.ConfigurableLayer, saved=False):
     needs_length = False
     # What inner products are multiplied by, or None for 1 / √K.
     _factor: float | None = 1.0
+    # (heads, features) of the query and the key that it served first.
+    _sizes: tuple | None = None
     # Whether it is a class of this package, so that a position knows whether it supports it.
     built_in = False
     # The defining methods that a class overrides, whether it prepares queries or keys, and whether
@@ -104,6 +106,17 @@ class Score(saving.ConfigurableLayer, saved=False):
     def compare(self, query: Tensor, key: Tensor) -> Tensor:
         """Scores (B, H, T, S) of prepared queries and keys: inner products, unless overridden."""
         return ops.einsum("bthk,bshk->bhts", query * self.factor(query.shape[-1]), key)
+
+    def _check_sizes(self, query, key):
+        """Raises unless these are the sizes that its weights were made for."""
+        sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
+        if self._sizes is None:
+            self._sizes = sizes
+        if sizes != self._sizes:
+            raise ValueError(
+                f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "
+                f"(heads, features) {self._sizes}. Received: {sizes}"
+            )
 
     def check_length(self, keys):
         """Raises if a score that `needs_length` has none of so many keys; None if unknown."""
@@ -162,18 +175,10 @@ class Learned(Score, saved=False):
     ):
         super().__init__(**kwargs)
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
-        self._sizes: tuple | None = None
 
     def into_spec(self, spec, query, key, key_is_prepared=False):
         if not key_is_prepared:
-            sizes = tuple(query.shape[2:]), tuple(key.shape[2:])
-            if self._sizes is None:
-                self._sizes = sizes
-            if sizes != self._sizes:
-                raise ValueError(
-                    f"Layers sharing a {type(self).__name__} need equal sizes. Query and key had "
-                    f"(heads, features) {self._sizes}. Received: {sizes}"
-                )
+            self._check_sizes(query, key)
         return super().into_spec(spec, query, key, key_is_prepared)
 
     def add_kernel(self, name, shape):

@@ -52,10 +52,16 @@ class ScaledDot(Score):
 class Cosine(Score):
     """score(q, k) = qᵀ k / (‖q‖ ‖k‖). Graves et al. 2014 (Neural Turing Machines), equation 6.
 
-    A zero vector has score 0 with every other vector.
+    A zero vector has score 0 with every other vector. In Swin v2 (Liu et al. 2022, section 3.2)
+    each head learns a scale of its own, exp(min(w, ln max_scale)), here from w = ln(scale) on.
 
     Args:
-        scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5).
+        scale: a constant that multiplies the cosine (the sharpness β of Graves et al., equation 5),
+            or what learned scales start at: 10 in Swin v2.
+        max_scale: None, or the largest value of learned scales: 100 in Swin v2.
+
+    Raises:
+        ValueError: with `max_scale`, either number is not above 0.
 
     >>> import keras
     >>> from keras_attention import scores
@@ -65,12 +71,29 @@ class Cosine(Score):
     array([[10.,  0.]], dtype=float32)
     """
 
-    def __init__(self, scale: float = 1.0, **kwargs: Any):
+    def __init__(self, scale: float = 1.0, max_scale: float | None = None, **kwargs: Any):
         super().__init__(**kwargs)
-        self.scale = self._factor = shapes.check_number("scale", scale)
+        self.max_scale = shapes.check_optional_positive("max_scale", max_scale)
+        check = shapes.check_number if max_scale is None else shapes.check_positive
+        self.scale = self._factor = check("scale", scale)
+
+    def build(self, query_shape, key_shape):
+        super().build(query_shape, key_shape)
+        if self.max_scale is not None:
+            start = keras.initializers.Constant(math.log(self.scale))
+            self.log_scale = self.add_weight((query_shape[2],), start, name="log_scale")
+            self._factor = 1.0
+
+    def into_spec(self, spec, query, key, key_is_prepared=False):
+        if self.max_scale is not None and not key_is_prepared:
+            self._check_sizes(query, key)
+        return super().into_spec(spec, query, key, key_is_prepared)
 
     def prepare_query(self, query: Tensor) -> Tensor:
-        return unit(query)
+        if self.max_scale is None:
+            return unit(query)
+        scale = ops.exp(ops.minimum(self.log_scale, math.log(self.max_scale)))
+        return unit(query) * ops.cast(scale, query.dtype)[:, None]
 
     def prepare_key(self, key: Tensor) -> Tensor:
         return unit(key)

@@ -94,6 +94,7 @@ GIVEN = {
     positions.AxialRotary: GRID,
     positions.MixedRotary: GRID,
     positions.GridRelativeBias: GRID,
+    positions.ContinuousGridBias: {**GRID, "units": 4},
     positions.RelativeBias: BUCKETS,
     positions.Disentangled: BUCKETS,
     positions.CoPE: {"max_position": 3},
@@ -413,7 +414,8 @@ def _entries():
         "pattern-or", attention, pattern=patterns.Prefix(1) | patterns.SlidingWindow(1, 0)
     )
     yield variant("pattern-not", attention, pattern=~patterns.Dilated(3))
-    yield variant("CoPE-cosine", attention, position="cope", score="cosine")
+    cosine = functools.partial(scores.Cosine, 2.0, max_scale=3.0)
+    yield variant("CoPE-cosine", attention, position="cope", score=cosine, use_bias="qvo")
     yield variant("LocalAttention-predictive", ka.LocalAttention, mode="predictive", window=1)
     yield variant("Attention-raw", ka.Attention, num_heads=1, key_dim=None)
     yield variant("NystromAttention-convolved", ka.NystromAttention, conv_kernel_size=3)
@@ -433,7 +435,10 @@ def _entries():
         use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary", scores_regularizer="entropy",
     )  # fmt: skip
     yield variant("TransformerBlock-cross", block, of_context, cross_attention=True, residual="pre")
-    yield variant("TransformerBlock-context", block, from_context, cross_attention=True)
+    yield variant(
+        "TransformerBlock-context", block, from_context, cross_attention=True, value_dim=3,
+        norm=lambda: {"context": "layer"}, query_residual=False,
+    )  # fmt: skip
     stack = {
         "blocks": functools.partial(blocks, causal=True, cross_attention=True),
         "embeddings": None,

@@ -32,6 +32,7 @@ OF_TYPE = {
     | dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 1),
     "qwen3_next": {**LLAMA, "num_key_value_heads": 2, "head_dim": 8},
     "swin": {"image_size": 8, "patch_size": 1, "embed_dim": 4, "window_size": 4},
+    "swinv2": {"image_size": 8, "patch_size": 1, "embed_dim": 4, "window_size": 4},
     "t5": {"vocab_size": 10, "d_model": 4, "d_kv": 2, "d_ff": 4, "num_layers": 1, "num_heads": 2},
     "vit": {**SIZES, "intermediate_size": 4},
 }
@@ -252,6 +253,9 @@ ROWS = {
     r"'no_rope_layers' of .* at least 1 values. Received: \[\]": read("smollm3", no_rope_layers=[]),
     r"'patch_size' of .* a positive integer, or two.*\[4, 0\]": read("vit", patch_size=[4, 0]),
     r"'depths' of .* positive integers, .*\[2\]": read("swin", depths=[1, 1], num_heads=[2]),
+    r"'pretrained_window_sizes' of .* 1 integers of .*\[-1\]": read(
+        "swinv2", depths=[1], num_heads=[2], pretrained_window_sizes=[-1]
+    ),
     "'feed_forward_proj' of .* activation.*gated-what": read("t5", feed_forward_proj="gated-what"),
     "'d_model' of .* an even number of at least 4. Received: 3": read("m2m_100"),
     "'attention_window' of .* an even number, .*: 5": read("longformer", attention_window=5),

@@ -78,6 +78,10 @@ ROWS = {
     ),
     "this block has self_attention=False": lambda: across()(X, X, segment_ids=IDS),
     "a block with self_attention=False": lambda: built(across(), X.shape, X.shape).make_cache(1, 4),
+    r"cross_attention=(False, residual=None|True, residual='parallel')": (
+        lambda: block(query_residual=False),
+        lambda: across(query_residual=False, residual="parallel"),
+    ),
     r"residual=None .*\['attention_output'\]": lambda: block(norm={"attention_output": "rms"}),
     r"norm\['attention'\]='shared'": lambda: block(norm={"attention": "shared"}),
     "residual='parallel'": lambda: block(normalize_first=True, residual="parallel"),

@@ -35,9 +35,9 @@ def algorithm(layer, w, x, slots):
         return rms(centered, w[f"{name}/gamma"], 1e-5) + w[f"{name}/beta"]
 
     x, slots = normalized(x.astype("float64"), "input_norm"), slots.astype("float64")
-    key, value = x @ w["attention/key/kernel"], x @ w["attention/value/kernel"]
+    key, value = dense(w, "attention/key", x), dense(w, "attention/value", x)
     for _ in range(layer.num_iterations):
-        query = normalized(slots, "slots_norm") @ w["attention/query/kernel"]
+        query = dense(w, "attention/query", normalized(slots, "slots_norm"))
         attn = softmax(key @ query.T / np.sqrt(F))  # over the slots
         mean = attn + layer.epsilon
         mean = mean / mean.sum(axis=0, keepdims=True) if len(x) else mean
@@ -69,7 +69,9 @@ def test_orthogonal_weights_in_bfloat16():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"num_iterations": 2}, {"initial": "learned", "epsilon": 0.3}], ids=str
+    "kwargs",
+    [{"num_iterations": 2}, {"initial": "learned", "epsilon": 0.3, "use_bias": True}],
+    ids=str,
 )
 def test_it_is_algorithm_1(kwargs):
     layer = made(**kwargs)

@@ -84,6 +84,14 @@ def offsets(sizes):
     return equation
 
 
+def continuous(w, q, k, i, j, h):
+    """Of windows of 2 by 3 cells, in training 3 by 5 cells; nothing where it is of the prefix."""
+    away = np.clip(np.subtract(cells(i), cells(j)), [-1, -2], [1, 2])
+    share = np.sign(away) * np.log2(1 + 8 * np.abs(away) / [2, 4]) / np.log2(8)
+    found = 16 / (1 + np.exp(-np.maximum(share @ w[0] + w[1], 0) @ w[2][:, h]))
+    return q @ k + found * (0 not in (i, j))
+
+
 def axial(dim, wavelength, factor=1, **layout):
     def equation(w, q, k, i, j, h):
         angles = [
@@ -148,6 +156,10 @@ EQUATIONS = {
     "shaw-heads": (lambda: positions.Shaw(3, per_head=True), shaw(True)),
     "grid": (lambda: positions.GridRelativeBias(**GRID), offsets((2, 3))),
     "grid-sizes": (lambda: positions.GridRelativeBias(**GRID, size=(1, 2)), offsets((1, 2))),
+    "grid-continuous": (
+        lambda: positions.ContinuousGridBias(**GRID, trained_size=(3, 5), units=4),
+        continuous,
+    ),
     "axial": (lambda: positions.AxialRotary(**GRID, max_wavelength=100), axial(K, 100)),
     "axial-interleaved": (
         lambda: positions.AxialRotary(

@@ -69,6 +69,20 @@ def test_normalized_additive_does_not_depend_on_the_length_of_its_vector():
     np.testing.assert_array_equal(numpy(score(QUERY, KEY)), 0)
 
 
+def test_learned_scales_of_cosines_are_of_heads_and_clipped():
+    score = scores.Cosine(2.0, max_scale=5.0)
+    score.build(QUERY.shape, KEY.shape)
+    np.testing.assert_allclose(np.exp(numpy(score.log_scale)), np.full(H, 2.0), rtol=1e-6)
+    score.log_scale.assign(np.log([3.0, 50.0]))
+    lengths = [np.linalg.norm(x, axis=-1, keepdims=True) for x in (QUERY, KEY)]
+    expected = np.einsum("bthk,bshk->bhts", QUERY / lengths[0], KEY / lengths[1])
+    expected = expected * np.array([3.0, 5.0])[:, None, None]
+    np.testing.assert_allclose(numpy(score(QUERY, KEY)), expected, rtol=1e-4, atol=1e-5)
+    assert_softmax(score, expected)
+    (gradient,), _ = weight_gradients(score, lambda: score(QUERY, KEY)[..., :3])
+    np.testing.assert_allclose(gradient, [expected[:, 0, :, :3].sum(), 0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="lengths of graphs")
 @pytest.mark.parametrize("max_length", [1, 6])
 @pytest.mark.parametrize("jit_compile", [False, True])

@@ -126,7 +126,7 @@ def network(layer, intermediate_dim, name):
         intermediate_dim,
         layer.activation,
         layer.gated,
-        use_bias=layer.use_bias is True,
+        use_bias=layer.use_bias in (True, "qvo"),
         kernel_initializer=layer.kernel_initializer,
         bias_initializer=layer.bias_initializer,
         wide_output=getattr(layer, "wide_residual", False),

@@ -223,7 +223,7 @@ def check_branches(given, residual):
     if not isinstance(given, dict) or "class_name" in given:
         return check("norm", given, NAMES)
     after = [f"{branch}_output" for branch in BRANCHES] if residual == "sandwich" else []
-    branches = [*BRANCHES, *after]
+    branches = [*BRANCHES, *after, "context"]
     unknown = sorted(set(given) - set(branches))
     if unknown:
         raise ValueError(
@@ -233,7 +233,7 @@ def check_branches(given, residual):
     found = {}
     for branch, norm in given.items():
         names = (*NAMES, None)
-        if residual == "parallel" and branch != "attention":
+        if residual == "parallel" and branch not in ("attention", "context"):
             names += ("shared",)
         found[branch] = check(f"norm[{branch!r}]", norm, names)
     return found
@@ -261,25 +261,27 @@ def _identity(x):
 # A residual is a function of x, the branches by name in their order, functions of x, and `norms`,
 # functions by the names of branches: `name` is what stands before a branch or, in `post`, after the
 # sum, `name_output` what stands after a branch in a sandwich. `keep` is applied to a branch before
-# it is added: dropout.
+# it is added: dropout. What a branch among `alone` gives takes the place of x.
 
 
-def post(x, branches, norms, keep):
+def post(x, branches, norms, keep, alone=()):
     """`x = norm(x + branch(x))` (Vaswani et al. 2017)."""
     for name, branch in branches.items():
-        x = norms[name](x + keep(branch(x)))
+        found = keep(branch(x))
+        x = norms[name](ops.cast(found, x.dtype) if name in alone else x + found)
     return x
 
 
-def pre(x, branches, norms, keep):
+def pre(x, branches, norms, keep, alone=()):
     """`x = x + branch(norm(x))` (Xiong et al. 2020); with norms after branches, a sandwich."""
     for name, branch in branches.items():
         after = norms.get(f"{name}_output", _identity)
-        x = x + keep(after(branch(norms[name](x))))
+        found = keep(after(branch(norms[name](x))))
+        x = ops.cast(found, x.dtype) if name in alone else x + found
     return x
 
 
-def parallel(x, branches, norms, keep):
+def parallel(x, branches, norms, keep, alone=()):
     """`x = x + branch_1(norm_1(x)) + branch_2(norm_2(x))` (Wang & Komatsuzaki 2021, GPT-J)."""
     # One norm for several branches is computed once.
     normalized = {norm: norm(x) for norm in dict.fromkeys(map(norms.get, branches))}

@@ -39,7 +39,9 @@ class TransformerBlock(saving.ConfigurableLayer):
     A stack of any but the first needs one more norm at its end. A decoder (`causal=True,
     cross_attention=True`) attends to a second sequence in a branch between the two. With
     `self_attention=False` that branch takes the place of the first, as in a Set Transformer (Lee et
-    al. 2019, equation 6) or a Perceiver (Jaegle et al. 2021).
+    al. 2019, equation 6) or a Perceiver (Jaegle et al. 2021). The branches of Swin v2 (Liu et al.
+    2022, section 3.2) are those of a sandwich without the first norm, x + norm'(f(x)):
+    `residual="sandwich", norm={"attention": None, "feed_forward": None}`.
 
     Args:
         intermediate_dim: features inside the feed-forward network; None with a `feed_forward`.
@@ -60,11 +62,12 @@ class TransformerBlock(saving.ConfigurableLayer):
             copied for each norm. Or a dictionary of these, of which "layer" is the default, by
             branches: "attention", "cross_attention", "feed_forward", and in a sandwich
             "attention_output" and so on for the norms after them. There None is no norm, and
-            "shared", in "parallel", the norm of the attention.
+            "shared", in "parallel", the norm of the attention. "context" is a norm of the context,
+            before its keys and values are projected, as in a Perceiver: None is the default.
         key_dim: features of each head; defaults to those of the input divided by `num_heads`.
         residual: as above; None for "pre" with `normalize_first`, otherwise "post".
-        use_bias: whether projections have biases: True, False, or "qkv" for those of queries, keys
-            and values alone.
+        use_bias: whether projections have biases: True, False, "qkv" for those of queries, keys
+            and values alone, or "qvo" for all but those of keys.
         attention: None, or a layer that is called as `MultiHeadAttention` is, for the
             self-attention; the slots are then those of the cross-attention.
         feed_forward: None, or any layer from (..., D) to (..., D), such as a mixture of experts.
@@ -72,6 +75,10 @@ class TransformerBlock(saving.ConfigurableLayer):
         wide_residual: whether, in float16, the sums of branches are float32, and with them norms,
             the last projection of the feed-forward network and the output: some models, such as
             T5 1.1, have sums beyond 65504. Without effect in other dtypes.
+        value_dim: features of each value head; defaults to those of a key.
+        query_residual: whether x is added to what it found in the context. False, in a block with
+            `cross_attention` whose residual is not "parallel", is for queries that are not of the
+            kind of the output, such as positions (Perceiver IO: Jaegle et al. 2022).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -93,8 +100,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         `(output, cache)`.
 
     Once built, its parts are the attributes `attention`, `cross_attention_layer` and
-    `feed_forward`, and `attention_norm`, `cross_attention_norm` and `feed_forward_norm`, in a
-    sandwich also `attention_output_norm` and so on. Paths of weights have `context_attention`.
+    `feed_forward`, and `attention_norm`, `cross_attention_norm`, `context_norm` and
+    `feed_forward_norm`, in a sandwich also `attention_output_norm` and so on. Paths of weights have
+    `context_attention`.
 
     Raises:
         ValueError, TypeError: `num_heads` does not divide D, a context is given without
@@ -155,6 +163,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         clip_qkv: float | None = None,
         self_attention: bool = True,
         wide_residual: bool = False,
+        value_dim: int | None = None,
+        query_residual: bool = True,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -168,6 +178,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             "num_key_value_heads", num_key_value_heads
         )
         self.key_dim = shapes.check_optional_count("key_dim", key_dim)
+        self.value_dim = shapes.check_optional_count("value_dim", value_dim)
+        self.query_residual = shapes.check_flag("query_residual", query_residual)
         self.normalize_first = shapes.check_flag("normalize_first", normalize_first)
         self.causal = shapes.check_flag("causal", causal)
         self.gated = shapes.check_flag("gated", gated)
@@ -189,7 +201,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.qk_norm = qk_norm
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
-        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv",))
+        self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv", "qvo"))
         self.attention = saving.check_layer("attention", attention, optional=True)
         self.feed_forward = saving.check_layer("feed_forward", feed_forward, optional=True)
         # Parts that the block makes itself are not in its configuration.
@@ -218,6 +230,12 @@ class TransformerBlock(saving.ConfigurableLayer):
                     "`attention`, `pattern` or `position`, which are of the self-attention. "
                     f"Received: cross_attention={self.cross_attention}, and {given}"
                 )
+        if not self.query_residual and (not self.cross_attention or self.residual == "parallel"):
+            raise ValueError(
+                "A block with query_residual=False has cross_attention=True, and a residual other "
+                "than 'parallel', whose branches share one. Received: "
+                f"cross_attention={self.cross_attention}, residual={self.residual!r}"
+            )
         if "attention" not in self._made and not (self.pattern is self.position is None):
             raise ValueError(
                 "`pattern` and `position` are those of the self-attention that the block makes: "
@@ -248,7 +266,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             # Separate seeds, or weights and branches would be dropped by the same numbers.
             slots["seed"] = self.seed + (1 if name == "attention" else 2)
         return MultiHeadAttention(
-            self.num_heads, key_dim, name=name, dtype=self.dtype_policy, **slots
+            *(self.num_heads, key_dim, self.value_dim), name=name, dtype=self.dtype_policy, **slots
         )
 
     # Building
@@ -258,7 +276,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         own: dict[str, Any] = {}
         key_dim = self.key_dim or max(1, dim // self.num_heads)
         if "attention" in self._made:
-            self.attention.key_dim = self.attention.value_dim = key_dim
+            self.attention.key_dim = key_dim
+            self.attention.value_dim = self.value_dim or key_dim
         if self.self_attention:
             if not self.attention.built:
                 self.attention.build(x_shape)
@@ -270,6 +289,9 @@ class TransformerBlock(saving.ConfigurableLayer):
             self.context_attention = self._make_attention("context_attention", key_dim)
             self.context_attention.build(x_shape, context_shape)
             own |= norms.make_branch(self, "cross_attention", x_shape)
+            norm = self.norm.get("context") if isinstance(self.norm, dict) else None
+            given = self.dtype_policy, self.layer_norm_epsilon
+            self.context_norm = norms.make(norm, "context_norm", context_shape, *given)
         if "feed_forward" in self._made:
             self.feed_forward = network(self, self.intermediate_dim, "feed_forward")
         if not self.feed_forward.built:
@@ -277,7 +299,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         own |= norms.make_branch(self, "feed_forward", x_shape)
         residual = self.residual or ("pre" if self.normalize_first else "post")
         # Not as a dictionary, which Keras would write to files a second time.
-        self._add_branches = functools.partial(norms.RESIDUALS[residual], norms=own)
+        alone = () if self.query_residual else ("cross_attention",)
+        self._add_branches = functools.partial(norms.RESIDUALS[residual], norms=own, alone=alone)
         policy = shapes.wide_policy(self, self.wide_residual)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=policy)
         # They have no weights if the block makes no attention. Keras quantizes only built layers.
@@ -336,6 +359,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         if self.self_attention:
             branch("attention", self.attention, use_causal_mask=self.causal, cache=cache, **pairs)
         if self.cross_attention:
+            memory = self._normalized(memory)
             # Rows may be compacted; those of the context are not.
             memory["positions"] = None if word is None else str(word)
             branch("cross_attention", self.context_attention, **memory)
@@ -376,8 +400,10 @@ class TransformerBlock(saving.ConfigurableLayer):
         has a cross-attention.
         """
         self._check_built()
-        self._memory(context, context_mask)
-        return self.cross_attention_layer.cache_context(context, key_mask=context_mask)
+        given = {"value": context, "value_mask": context_mask}
+        given = self._normalized({**given, **self._memory(context, context_mask)})
+        layer = self.cross_attention_layer
+        return layer.cache_context(given["value"], key_mask=given["value_mask"])
 
     def _check_built(self):
         if not self.built:
@@ -441,6 +467,16 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"{sorted(context)}"
             )
         return {} if context is None else {"cache": context}
+
+    def _normalized(self, memory):
+        """The result of `_memory` with its context normalized."""
+        context = memory.get("value")
+        if self.context_norm is None or context is None or isinstance(context, dict):
+            return memory
+        # As x is: floats, and without padding.
+        (context,) = inputs.floats((context,), self.compute_dtype)
+        context = masks.clear(context, memory["value_mask"])
+        return {**memory, "value": self.context_norm(context)}
 
     def _returned(self, output, scores, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""

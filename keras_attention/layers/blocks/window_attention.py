@@ -40,20 +40,29 @@ class WindowAttention(MultiHeadAttention):
     """Attention in windows of a grid (B, height, width, D) of any size, as of Swin Transformers.
 
     As `patterns.GridWindow` of one grid, with a `shift` that is 0 where a window is as long as a
-    side of the grid. A grid of other sides is padded with zeros to whole windows, as in published
-    models: cells attend to the zeros. `position` is of a window, such as
-    `GridRelativeBias((size, size))`.
+    side of the grid, unless it is a `fixed_shift`. A grid of other sides is padded with zeros to
+    whole windows, as in published models: cells attend to the zeros. `position` is of a window,
+    such as `GridRelativeBias((size, size))`.
     """
 
     _masks = None  # type: ignore[assignment]
     own_traits: ClassVar = {"refusal": "takes a grid, its mask, and no other arguments"}
     _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
 
-    def __init__(self, num_heads: int, key_dim: int, size: int, shift: int = 0, **kwargs: Any):
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        size: int,
+        shift: int = 0,
+        fixed_shift: bool = False,
+        **kwargs: Any,
+    ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, **kwargs)
         self.size = shapes.check_count("size", size)
         self.shift = shapes.check_count("shift", shift, minimum=0)
+        self.fixed_shift = shapes.check_flag("fixed_shift", fixed_shift)
         self._sizes = (self.size, self.size)
 
     def build(self, query_shape):  # type: ignore[override]
@@ -66,10 +75,10 @@ class WindowAttention(MultiHeadAttention):
         mask, sides, sizes = masks.padding(query, query_mask), ops.shape(query)[1:3], self._sizes
         x, given, shift = padded(query, sizes), {}, self.shift
         whole = ops.shape(x)[1:3]
-        if not all(isinstance(side, int) for side in sides):
+        if all(isinstance(side, int) for side in sides):
+            shift = shift if self.fixed_shift or min(sides) > self.size else 0
+        elif not self.fixed_shift:
             shift = shift and ops.where(ops.minimum(*sides) > self.size, shift, 0)
-        elif min(sides) <= self.size:
-            shift = 0
         if mask is not None:
             # As without a mask, cells attend to what is beyond the grid.
             real = ops.logical_not(padded(ops.logical_not(mask), sizes))

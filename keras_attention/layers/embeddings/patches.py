@@ -192,6 +192,7 @@ class PatchMerging(saving.ConfigurableLayer):
         dim: features of the output; None is twice those of the input.
         size: cells along an axis that become one: an integer, or one for each axis.
         layer_norm_epsilon, kernel_initializer: what the norm adds to variances; of W.
+        norm_after: whether the norm comes after W: y = norm(W x) (Liu et al. 2022, Swin v2).
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -222,9 +223,11 @@ class PatchMerging(saving.ConfigurableLayer):
         size: int | Sequence[int] = 2,
         layer_norm_epsilon: float = 1e-5,
         kernel_initializer: Initializer = "glorot_uniform",
+        norm_after: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.norm_after = shapes.check_flag("norm_after", norm_after)
         self.grid = None if grid is None else shapes.check_grid("grid", grid)
         self.dim = shapes.check_optional_count("dim", dim)
         several = isinstance(size, (tuple, list))
@@ -236,8 +239,10 @@ class PatchMerging(saving.ConfigurableLayer):
         # `call` checks sizes: those that Keras makes up on PyTorch are saved, and built from again.
         _, groups = self._groups(x_shape, known_size=lambda size: None)
         shape = (x_shape[0], None, math.prod(groups) * x_shape[-1])
-        self._norm = norms.make("layer", "norm", shape, self.dtype_policy, self.layer_norm_epsilon)
         dim = self.dim or 2 * x_shape[-1]
+        of_norm = (*shape[:2], dim) if self.norm_after else shape
+        given = self.dtype_policy, self.layer_norm_epsilon
+        self._norm = norms.make("layer", "norm", of_norm, *given)
         self._dense = projections.dense(self, "dense", dim, shape, use_bias=False)
 
     norm = parts.part("_norm", "The norm of the features of a group.")
@@ -271,7 +276,9 @@ class PatchMerging(saving.ConfigurableLayer):
     def call(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         mask = masks.padding(x, mask)
         x = masks.clear(ops.cast(x, self.compute_dtype), mask)
-        merged = projections.apply(self, self._dense, self._norm(self._grouped(x)))
+        merged = self._grouped(x) if self.norm_after else self._norm(self._grouped(x))
+        merged = projections.apply(self, self._dense, merged)
+        merged = self._norm(merged) if self.norm_after else merged
         return masks.carry(merged, of_mask(self._grouped, mask))
 
     def _grouped(self, x):

@@ -25,6 +25,11 @@ from keras_attention.layers.heads.axes import Axes
 from keras_attention.sequences import inputs, shapes
 
 ROLES = ("query", "key", "value")
+# Those with biases, by the values of `use_bias` that are words.
+_BIASED: dict[Any, tuple[str, ...]] = {
+    "qkv": ROLES,
+    "qvo": ("query", "value", "attention_output"),
+}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -312,7 +317,8 @@ class EinsumHeads(DenseHeads):
 
     def _has_bias(self, name):
         """Whether a projection has a bias."""
-        return self.layer.use_bias is True or (self.layer.use_bias == "qkv" and name in ROLES)
+        given = self.layer.use_bias
+        return given is True or name in _BIASED.get(given, ())
 
     def _einsum(self, name, shape, summed, size, **kwargs):
         """A projection of the last `summed` axes of inputs of `shape` to axes of `size`."""

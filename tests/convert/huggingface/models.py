@@ -142,6 +142,12 @@ _FAMILIES = {
         image_size=8, patch_size=1, num_channels=2, embed_dim=8, depths=[2, 1]
     )
     | dict(num_heads=[2, 2], window_size=2, num_labels=3),
+    # Windows of 4 cells divide neither the 10 by 14 cells of the first stage nor 5 by 7 of the
+    # second, which counts 4 full ones and shifts none. In training those of the first had 3 cells.
+    "Swinv2ForImageClassification": dict(
+        image_size=[19, 27], patch_size=2, num_channels=2, embed_dim=8, depths=[2, 2]
+    )
+    | dict(num_heads=[2, 4], window_size=4, pretrained_window_sizes=[3, 0], num_labels=3),
     "CLIPTextModel": {**SIZES, "eos_token_id": 49},
     "CLIPVisionModel": VIT,
     "SiglipTextModel": {**SIZES, **TOKENS, "projection_size": 10},

@@ -45,7 +45,7 @@ FAMILIES = {
     "T5, 1.1 too": "t5",
     "mT5, UMT5": "mt5 umt5",
     "Whisper": "whisper",
-    "ViT, DeiT, DINOv2, Swin": "vit deit dinov2 swin",
+    "ViT, DeiT, DINOv2, Swin 1 and 2": "vit deit dinov2 swin swinv2",
     "CLIP and SigLIP, a tower each": (
         "clip_text_model clip_vision_model siglip_text_model siglip_vision_model"
     ),

@@ -240,6 +240,7 @@ def test_what_files_alone_say(name, stored, changed, folder, tmp_path):
 SMALL = {"image_size": 4, "depths": [2, 2]}
 SIZES: dict = {key: [(17, 12)] for key in ("ViTModel", "DeiTModel", "CLIPVisionModel")}
 SIZES |= {"dinov2": [(12, 20), (17, 7)], "SwinModel": [(4, 4), (9, 6), (7, 3)]}
+SIZES |= {"Swinv2Model": [(3, 9), (7, 20)]}
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -257,7 +258,7 @@ def test_images_of_any_size(name, folder, tmp_path):
             given["interpolate_pos_encoding"] = True
         expected = models.call(made.theirs, **given)
         # Of symbols, on TensorFlow: of the second size and all others.
-        compiled = name in ("dinov2", "SwinModel")
+        compiled = name in ("dinov2", "SwinModel", "Swinv2Model")
         found = model.predict(images, verbose=0) if compiled else model(images)
         assert models.difference(found, expected.last_hidden_state) <= models.TOLERANCE
         if name == "CLIPVisionModel":
@@ -266,7 +267,7 @@ def test_images_of_any_size(name, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "deberta-v2", "t5"]
+    "kind", ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "deberta-v2", "t5", "swinv2"]
 )
 def test_gradients(kind, folder):
     """Of a step of training, through the tensors of the files."""
@@ -277,6 +278,8 @@ def test_gradients(kind, folder):
     if kind == "t5":
         theirs, real = {**theirs, "decoder_attention_mask": TARGET_MASK}, TARGET_MASK
     labels = models.tokens(real.shape, 2)
+    if kind == "swinv2":
+        theirs, real, labels = models.arrays(made.theirs), np.ones(3, bool), np.array([0, 2, 1])
     theirs["labels"] = np.where(real, labels, -100)
     made.theirs.zero_grad()
     made.theirs(**{name: models.tensor(x) for name, x in theirs.items()}).loss.backward()

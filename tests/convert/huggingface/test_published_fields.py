@@ -85,7 +85,7 @@ def class_of(values):
 def test_there_are_many_of_all_kinds():
     assert len(PUBLISHED) >= 40
     kinds = {values["model_type"] for values in PUBLISHED.values()} - {"clip", "siglip"}
-    others = {"deit", "dinov2", "swin", "clip_text_model", "clip_vision_model"}
+    others = {"deit", "dinov2", "swin", "swinv2", "clip_text_model", "clip_vision_model"}
     others |= {"siglip_text_model", "siglip_vision_model"}
     assert TABLES.keys() - kinds == others
 

@@ -1,4 +1,4 @@
-"""ViT, DeiT, DINOv2, Swin, CLIP and SigLIP: patches of images, which have their colors last.
+"""ViT, DeiT, DINOv2, Swin 1 and 2, CLIP and SigLIP: patches of images, which have colors last.
 
 The first token is the class token, to which a classifier applies; DeiT has one of distillation
 after it. The pooler is left out. Refused are a model whose logits are the mean of two classifiers,
@@ -6,9 +6,12 @@ and the classifiers of DINOv2, which apply to the mean of the patches too, as is
 of its largest model. Images have any size.
 """
 
-import keras
+import functools
 
-from keras_attention import positions
+import keras
+import numpy as np
+
+from keras_attention import positions, scores
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architecture import Architecture
 from keras_attention.convert.huggingface.architectures import bert
@@ -144,27 +147,37 @@ _SWIN = (
     | fields.ignored("of training and a decoder", "drop_path_rate encoder_stride path_norm")
     | _FEATURE_MAPS
 )
+# In Swin v2, norms are after branches and merged patches. The sizes of windows, and whether they
+# are shifted, are those of images of the configuration, in all images.
+_SWINV2 = (
+    _SWIN
+    | fields.defaults(pretrained_window_sizes=fields.read((0, 0, 0, 0), list | None))
+    # Their table has a row too many: no such model runs.
+    | fields.fixed(use_absolute_embeddings=False)
+)
 
 
-def _swin(config):
+def _swin(config, second=False):
     logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
-    if stacks.has_head(config, "Swin", ["ForImageClassification"]):
+    names = "Swinv2" if second else "Swin"
+    if stacks.has_head(config, names, ["ForImageClassification"]):
         logits = stacks.classifier(config, pooling="mean")
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
     # At least one cell, where images are as small as a patch.
-    grid = tuple(-(-n // m) for n, m in zip(_pair(config, "image_size"), size, strict=True))
+    grid = _cells(_pair(config, "image_size"), size, second)
     if config["use_absolute_embeddings"]:
         tokens.append(LearnedGridEmbedding(grid, name="positions"))
-    *stages, last = _stages(config, grid)
+    *stages, last = _stages(config, grid, second)
     for n, blocks in enumerate(stages):
-        tokens += [*blocks, Padding(2, name=f"padding_{n}"), PatchMerging(name=f"merging_{n}")]
+        merging = PatchMerging(norm_after=second, name=f"merging_{n}")
+        tokens += [*blocks, Padding(2, name=f"padding_{n}"), merging]
     embeddings = Embeddings(keras.Sequential(tokens, name="tokens"), name="embeddings")
     norm = stacks.layer_norm(config["layer_norm_eps"], "final_norm")
     return Encoder(last, embeddings, norm, logits)
 
 
-def _stages(config, grid):
+def _stages(config, grid, second):
     """The blocks of each stage, of which the first has this grid in images of the configuration."""
     depths, heads, window = config["depths"], config["num_heads"], config["window_size"]
     counts = all(isinstance(x, int) and x > 0 for x in (*depths, *heads))
@@ -174,27 +187,80 @@ def _stages(config, grid):
     for stage, depth in enumerate(depths):
         dim, count = config["embed_dim"] * 2**stage, heads[stage]
         options = {"intermediate_dim": int(config["mlp_ratio"] * dim), "residual": "pre"}
-        options = stacks.block(config, num_heads=count, **options)
+        size, side = window, min(grid)
+        if second:
+            options |= {"residual": "sandwich", "norm": {"attention": None, "feed_forward": None}}
+            size, side = min(grid[0], window), grid[0]
         # As the model was trained: not where a window is as long as the grid.
-        shift = window // 2 if min(grid) > window else 0
+        shift = window // 2 if side > window else 0
+        options = stacks.block(config, num_heads=count, **options)
         yield [
             TransformerBlock(
                 **options,
                 attention=WindowAttention(
-                    *(count, dim // count, window, shift * (n % 2)),
-                    position=positions.GridRelativeBias((window, window)),
+                    *(count, dim // count, size, shift * (n % 2)),
+                    **_slots(config, stage, size, second),
                     name="attention",
                 ),
                 name=f"stage_{stage}_block_{n}",
             )
             for n in range(depth)
         ]
-        grid = tuple(-(-side // 2) for side in grid)
+        grid = _cells(grid, (2, 2), second)
 
 
+def _cells(sides, sizes, second):
+    """The sides of a grid of groups of cells: whole ones, or in Swin v2 those that are full."""
+    pairs = zip(sides, sizes, strict=True)
+    return tuple(max(1, n // size) if second else -(-n // size) for n, size in pairs)
+
+
+def _slots(config, stage, size, second):
+    """What the attention of a stage has beside sizes."""
+    if not second:
+        return {"position": positions.GridRelativeBias((size, size))}
+    count, sizes = len(config["depths"]), config["pretrained_window_sizes"] or ()
+    if sizes and (len(sizes) < count or not all(isinstance(x, int) and x >= 0 for x in sizes)):
+        config.refuse("pretrained_window_sizes", f"{count} integers of at least 0", sizes)
+    trained = sizes[stage] or None if sizes else None
+    return {
+        "position": positions.ContinuousGridBias((size, size), trained_size=trained),
+        "score": scores.Cosine(10.0, max_scale=100.0),
+        "use_bias": "qvo",
+        "fixed_shift": True,
+    }
+
+
+_BOTH_SWINS = {
+    **entries.attention("attention. self.query self.key self.value output.dense"),
+    **entries.network(_NETWORK),
+}
 _SWIN_BLOCK = {
-    **entries.block(_NORMS, "attention. self.query self.key self.value output.dense", _NETWORK),
+    **_BOTH_SWINS,
+    **entries.norms(_NORMS),
     "attention.self.relative_position_bias_table": "attention.position.embeddings",
+}
+_PERCEPTRON = "attention.self.continuous_position_bias_mlp"
+_SWINV2_BLOCK = {
+    **_BOTH_SWINS,
+    "layernorm_before": "attention_output_norm",
+    "layernorm_after": "feed_forward_output_norm",
+    "attention.self.logit_scale": entries.changed(
+        "attention.score.log_scale", lambda x: x, lambda x: x.reshape(-1, 1, 1)
+    ),
+    f"{_PERCEPTRON}.0.weight": entries.changed(
+        "attention.position.hidden", np.transpose, np.transpose
+    ),
+    f"{_PERCEPTRON}.0.bias": "attention.position.hidden_bias",
+    f"{_PERCEPTRON}.2.weight": entries.changed(
+        "attention.position.output_kernel", np.transpose, np.transpose
+    ),
+}
+
+
+_SWIN_BUFFERS = {
+    r"(.*\.)?relative_(position_index|coords_table)": "of offsets, which the sizes say",
+    r"embeddings\.mask_token": "of training with hidden patches",
 }
 
 
@@ -228,7 +294,8 @@ def _swin_tensors(name, model):
             found += entries.of(merging, layer, f"{stage_name}downsample.")
             stage, n = stage + 1, 0
         elif isinstance(layer, TransformerBlock):
-            found += entries.of(_SWIN_BLOCK, layer, f"{stage_name}blocks.{n}.")
+            blocks = _SWINV2_BLOCK if layer.residual == "sandwich" else _SWIN_BLOCK
+            found += entries.of(blocks, layer, f"{stage_name}blocks.{n}.")
             n += 1
         else:
             found += entries.of(table.get(type(layer), {}), layer, first)
@@ -406,11 +473,17 @@ ARCHITECTURES = {
         {"": _swin_tensors, "layernorm": "final_norm"},
         prefix="swin.",
         head={"classifier": "logits.dense"},
-        unread={
-            r"(.*\.)?relative_position_index": "rows of the table, which the sizes say",
-            r"embeddings\.mask_token": "of training with hidden patches",
-        },
+        unread=_SWIN_BUFFERS,
         unsaid=_unsaid,
+        input_shape=input_shape,
+    ),
+    "swinv2": Architecture(
+        _SWINV2,
+        functools.partial(_swin, second=True),
+        {"": _swin_tensors, "layernorm": "final_norm"},
+        prefix="swinv2.",
+        head={"classifier": "logits.dense"},
+        unread=_SWIN_BUFFERS,
         input_shape=input_shape,
     ),
     "clip_text_model": _clip(
