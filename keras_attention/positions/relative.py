@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -28,16 +29,18 @@ class Shaw(Position):
     `kernels.relative`.
 
     Args:
-        max_distance: k of the paper; larger distances are clipped to k.
+        max_distance: k of the paper; larger distances are clipped to k. A pair (left, right) clips
+            those of keys before and after the query apart, as in Wav2Vec2-BERT: j − i to −left and
+            right, with left + right + 1 rows.
         use_values: whether the values have embeddings too. The paper found that those of the keys
             may be enough (table 3).
         per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
 
     Raises:
-        ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
-            inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
-            sizes share one object.
+        ValueError: `max_distance` is no integer of at least 1, nor a pair of which one is;
+            the attention's score is not an inner product of the heads themselves, "dot" or
+            "scaled_dot"; or layers of different sizes share one object.
 
     >>> import keras
     >>> from keras_attention import SelfAttention, positions
@@ -54,7 +57,7 @@ class Shaw(Position):
 
     def __init__(
         self,
-        max_distance: int,
+        max_distance: int | Sequence[int],
         use_values: bool = True,
         per_head: bool = False,
         embeddings_initializer: Initializer = "glorot_uniform",
@@ -63,7 +66,7 @@ class Shaw(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.max_distance = shapes.check_count("max_distance", max_distance)
+        self.max_distance = _sides(max_distance)
         self.use_values = shapes.check_flag("use_values", use_values)
         self.per_head = shapes.check_flag("per_head", per_head)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
@@ -77,13 +80,21 @@ class Shaw(Position):
             self._value_size = value_shape[-1]
 
     def build(self, query_shape, key_shape):
-        rows = query_shape[2] if self.per_head else 1, 2 * self.max_distance + 1
+        rows = query_shape[2] if self.per_head else 1, len(set(self._rows()))
         shape = (*rows, query_shape[-1])
         self._of_keys = self._add_weight("embeddings", shape, name="key_embeddings")
         self._of_values = None
         if self.use_values:
             shape = (*rows, self._value_size)
             self._of_values = self._add_weight("embeddings", shape, name="value_embeddings")
+
+    def _rows(self):
+        """The row of each distance, from −k to k for the larger side k."""
+        if isinstance(self.max_distance, int):
+            return range(2 * self.max_distance + 1)
+        left, right = self.max_distance
+        k = max(left, right)
+        return np.clip(np.arange(-k, k + 1), -left, right) + left
 
     def encode(self, query, key, query_positions, key_positions):
         check_shared(self, self._of_keys.shape[-1], key_dim=query.shape[-1])
@@ -94,7 +105,22 @@ class Shaw(Position):
             check_shared(self, self._of_keys.shape[0], num_heads=query.shape[2])
         tables = self._of_keys, self._of_values
         keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
+        if not isinstance(self.max_distance, int):
+            # Kernels read equal sides: the last row of the shorter one again.
+            keys, values = (
+                table if table is None else backend.take(table, self._rows(), axis=1)
+                for table in (keys, values)
+            )
         return spec.replace(relative_keys=keys, relative_values=values)
+
+
+def _sides(max_distance):
+    """The argument `max_distance` of `Shaw`: an integer, or one for each side."""
+    if not isinstance(max_distance, (list, tuple)) or len(max_distance) != 2:
+        return shapes.check_count("max_distance", max_distance)
+    sides = tuple(shapes.check_count("max_distance", side, 0) for side in max_distance)
+    shapes.check_count("max_distance", max(sides))
+    return sides
 
 
 class TransformerXL(Position):
@@ -115,6 +141,8 @@ class TransformerXL(Position):
         dim: number of sines and cosines, even. None is that of a head's features; the paper has
             that of the model's.
         max_wavelength: the longest wavelength, divided by 2π.
+        max_distance: None, or the distance from which on, to either side, all have one r, as with
+            `clamp_len` in the authors' code and in XLNet.
         kernel_initializer: of W.
         bias_initializer: of u and v.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -146,9 +174,11 @@ class TransformerXL(Position):
         max_wavelength: float = 10000,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        max_distance: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.max_distance = check_distance(max_distance, 1, optional=True)
         self.dim = shapes.check_count("dim", dim, 2, optional=True)
         if dim is not None and dim % 2:
             raise ValueError(
@@ -180,11 +210,16 @@ class TransformerXL(Position):
         of_keys = ops.einsum("grk,bsgk->bgrs", u, key)
         batch, length = ops.shape(key)[:2]
         of_keys = ops.reshape(of_keys, (batch, query.shape[2], 1, length))
-        of_queries = ops.einsum("bthk,nhk->bhtn", (query + v) * scale, kernel)
-        sines, cosines = ops.split(of_queries, 2, axis=-1)
-        dim = kernel.shape[0]
+        dim, query = kernel.shape[0], (query + v) * scale
         theta = float(self.max_wavelength) ** (-np.arange(0, dim, 2) / dim)
         at: Any = spec.positions
+        if self.max_distance is not None:
+            clipped = np.arange(self.max_distance, -self.max_distance - 1, -1)[:, None] * theta
+            sines = np.concatenate([np.sin(clipped), np.cos(clipped)], axis=1)
+            table = ops.einsum("rn,nhk->hrk", ops.cast(sines, wide), kernel)
+            query = ops.transpose(query, (0, 2, 1, 3))
+            return of_keys, relative.scores(query, table, length, at)
+        sines, cosines = ops.split(ops.einsum("bthk,nhk->bhtn", query, kernel), 2, axis=-1)
         of_i, of_j = (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
         sin_i, cos_i, sin_j, cos_j = ops.sin(of_i), ops.cos(of_i), ops.sin(of_j), ops.cos(of_j)
         if len(at.query.shape) == 2:
