@@ -15,7 +15,8 @@ EVERY = [
     Neighborhood((3, 9, 4), 3), Neighborhood((70,), 5), Neighborhood((43, 6), (7, 3)),
     Neighborhood((9, 3, 3), (7, 3, 3)), Neighborhood((10, 9), (4, 6)), Neighborhood((5,), 5, 1, 1),
     Neighborhood((8, 7), 3, dilation=2), Neighborhood((9, 70), (2, 3), 1, (3, 5)), Axial((5, 4), 0),
-    Axial((5, 4), -1, 2), Axial((3, 4, 2), 1), Axial((2, 3, 2)), Axial((4, 5), prefix=1), Axial((7,)),
+    Axial((5, 4), -1, 2), Axial((3, 4, 2), 1), Axial((2, 3, 2)), Axial((4, 5), prefix=1),
+    Axial((7,)),
 ]  # fmt: skip
 every_pattern = pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
 

@@ -121,7 +121,10 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
-        for role, dense in self.heads.build(query_shape, value_shape, key_shape).items():
+        made = self.heads.build(query_shape, value_shape, key_shape)
+        if self.position is not None and self.position.own_projections:
+            made |= self.heads.of_table(self.position.table_roles, query_shape)
+        for role, dense in made.items():
             setattr(self, f"_{role}_dense", dense)
         of_inputs = {"query": query_shape, "key": key_shape}
         heads = {role: self.heads.shape(role, shape) for role, shape in of_inputs.items()}
@@ -144,6 +147,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     query_dense = parts.part("_query_dense", "The layer that projects the query.")
     key_dense = parts.part("_key_dense", "The layer that projects the key.")
     value_dense = parts.part("_value_dense", "The layer that projects the value.")
+    position_query_dense = parts.part("_position_query_dense", "As what `position` is a query.")
+    position_key_dense = parts.part("_position_key_dense", "As what `position` is a key.")
     query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
     key_norm = parts.part("_key_norm", "The norm of key heads, with `qk_norm`.")
 

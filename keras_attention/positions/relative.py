@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -108,7 +108,7 @@ class Shaw(Position):
         if not isinstance(self.max_distance, int):
             # Kernels read equal sides: the last row of the shorter one again.
             keys, values = (
-                table if table is None else backend.take(table, self._rows(), axis=1)
+                table if table is None else ops.take(table, self._rows(), axis=1)
                 for table in (keys, values)
             )
         return spec.replace(relative_keys=keys, relative_values=values)
@@ -234,8 +234,9 @@ class TransformerXL(Position):
         return of_keys, pairs
 
 
-# The number of terms: content to content, content to position, position to content.
-_TERMS = 3
+# By the names of DeBERTa's terms, content to position and position to content, the role that the
+# table has in each.
+_TERMS = {"c2p": "key", "p2c": "query"}
 
 
 class Disentangled(Position):
@@ -254,6 +255,8 @@ class Disentangled(Position):
     their code; the paper has none, which is `max_distance=None`: bucket(d) = d. In the third term
     the paper writes δ of j − i; trained weights are of the code, and of i − j.
 
+    With one of the two terms the scores are divided by √(2 K).
+
     DeBERTa shares one table among its layers: pass one `Disentangled` to all. Kernels get the last
     two terms as a bias of all pairs, (B, H, T, S).
 
@@ -262,11 +265,16 @@ class Disentangled(Position):
         max_distance: the distance from which on all share a row, or None for a row per distance.
         norm: None, or a Keras layer that is applied to the table, such as
             `keras.layers.LayerNormalization` (versions 2 and 3).
+        terms: which of the last two terms there are: `k^r` is of "c2p", `q^r` of "p2c".
+        own_projections: whether each layer projects the table by weights apart from those of its
+            inputs, `position_query` and `position_key`, as in version 1, and with
+            `share_att_key=False` of the others. They have biases if the layer's have.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
-        ValueError: a number is too small, or `num_buckets` no multiple of 4; the score is not
+        ValueError: a number is too small, `num_buckets` no multiple of 4, or terms are not as
+            described; the score is not
             "scaled_dot", or has another scale; queries and keys are projected from inputs of
             unequal sizes, or layers of different sizes share it; or it is used in a function, which
             projects nothing.
@@ -283,7 +291,6 @@ class Disentangled(Position):
     """
 
     scores = (scores.ScaledDot,)
-    divides = "all three terms by √(3 K)"
     encodes_alone = True
     _build_sizes = ("features",)
 
@@ -295,9 +302,23 @@ class Disentangled(Position):
         embeddings_initializer: Initializer = "uniform",
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
+        terms: Sequence[Literal["c2p", "p2c"]] = ("c2p", "p2c"),
+        own_projections: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        listed = isinstance(terms, (list, tuple)) and {*terms} <= {*_TERMS}
+        if not listed or not 0 < len({*terms}) == len(terms):
+            raise ValueError(
+                f"`terms` must be one or both of {tuple(_TERMS)}, each once. "
+                f"Received: terms={terms!r}"
+            )
+        self.terms = tuple(terms)
+        self.own_projections = shapes.check_flag("own_projections", own_projections)
+        self.table_roles = tuple(_TERMS[term] for term in terms)
+        # Of these, and of contents alone.
+        self._count = 1 + len(terms)
+        self.divides = f"all terms by √({self._count} K)"
         self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
         if num_buckets % 4:
             raise ValueError(
@@ -336,20 +357,25 @@ class Disentangled(Position):
         return _rows(self.num_buckets, self.max_distance)
 
     def encode(self, query, key, query_positions, key_positions):
-        return query * _TERMS**-0.5, key
+        return query * self._count**-0.5, key
 
     def _terms(self, spec, query, key, *projected):
         _check_of_a_layer(bool(projected))
-        query, key, of_queries, of_keys = map(semantics.finite, (query, key, *projected))
+        query, key, *projected = map(semantics.finite, (query, key, *projected))
         heads, size = query.shape[2:]
+        found = []
         at: Positions = spec.positions
         # Positions with queries and keys exchanged.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
-        to_position = _products(query, of_keys, self.rows(), heads, at)
-        # `encode` has divided queries by √3.
-        of_queries = of_queries * _TERMS**-0.5
-        to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
-        return ((to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5,)
+        for term, table in zip(self.terms, projected, strict=True):
+            if term == "c2p":
+                found.append(_products(query, table, self.rows(), heads, at))
+                continue
+            # `encode` has divided queries.
+            table = table * self._count**-0.5
+            products = _products(key, table, self.rows()[::-1].copy(), heads, back)
+            found.append(ops.swapaxes(products, 2, 3))
+        return (sum(found[1:], found[0]) * size**-0.5,)
 
 
 def _check_of_a_layer(known):
