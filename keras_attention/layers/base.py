@@ -182,10 +182,20 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             positions=positions,
             segment_ids=segment_ids,
         )
-        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
+        return self._attended(
+            *(x, layout, cache, training, return_attention_scores, use_causal_mask)
+        )
+
+    def _attended(
+        self, x, layout, cache, training, return_attention_scores, use_causal_mask, arranged=None
+    ):
+        """What a call returns, of its `Pairs`; `arranged` puts their tokens in another order."""
+        if self.heads.axes is not None or x.pairwise:
             x = self.heads.restricted(x)
         of_output = x.query_mask
-        if x.counts_tokens:
+        if arranged is not None:
+            x = arranged(x)
+        elif x.counts_tokens:
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
