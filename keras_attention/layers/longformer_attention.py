@@ -206,8 +206,8 @@ class LongformerAttention(GlobalTokensAttention):
         alike = x.one_sequence and x.key is x.value and x.query_mask is x.key_mask
         if not alike or self.position is not None:
             raise ValueError(
-                "`global_mask` is of one sequence with one mask, and of a layer without `position`, "
-                "as its tokens are moved to the beginning of their rows. Received: "
+                "`global_mask` is of one sequence with one mask, and a layer without `position`: "
+                "its tokens come to the beginning of their rows. Received: "
                 f"{'two sequences or masks' if not alike else f'position={self.position!r}'}"
             )
         return x, layout
