@@ -132,6 +132,25 @@ def deberta(*terms):
     return lambda x: layer(x, query_mask=real), theirs, [random(B, T, D)]
 
 
+def sam():
+    """A table of each axis, of another size than the grid."""
+    config = transformers.SamVisionConfig(
+        hidden_size=D, num_attention_heads=H, image_size=10, patch_size=2, attention_dropout=0.0
+    )
+    module, w = filled(of("sam").modeling_sam.SamVisionAttention(config, 0))
+    # The tables are of 5 by 5.
+    position = positions.GridRelativeBias(GRID, 5, decomposed=True)
+    layer = made(12, position=position)
+    for role, kernel, bias in zip(
+        "qkv", w["qkv.weight"].reshape(3, D, D), w["qkv.bias"].reshape(3, D), strict=True
+    ):
+        w |= {f"{role}.weight": kernel, f"{role}.bias": bias}
+    projections(layer, w, *"qkv", "proj")
+    for table, name in zip(position.tables, "hw", strict=True):
+        table.assign(w[f"rel_pos_{name}"])
+    return layer, lambda x: module(x.reshape(B, *GRID, D))[0].reshape(B, 12, D), [random(B, 12, D)]
+
+
 def encoded(position, at, embedding, apply, length, first=0):
     """The products of rotated queries and keys: of ours, and of theirs by cosines and sines."""
     arrays = [random(B, length, H, K, seed=seed) for seed in (1, 2)]
@@ -261,6 +280,7 @@ ROWS = {
     "Disentangled, version 1": lambda: deberta("c2p", "p2c"),
     "Disentangled, c2p": lambda: deberta("c2p"),
     "Disentangled, p2c": lambda: deberta("p2c"),
+    "GridRelativeBias, decomposed": sam,
     "AxialRotary, factors": dinov3,
     "AxialRotary, alternating": pixtral,
     "AxialRotary, sections": qwen2_vl,

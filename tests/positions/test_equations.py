@@ -93,22 +93,16 @@ def offsets(sizes):
     return equation
 
 
-def sections(axes, exponents, diagonal=False):
-    """The axis, and the θ of all, that each pair has."""
+def sections(w, q, k, i, j, h):
+    """Of pairs with the column, the row and twice the column; columns count from the row on."""
+    both = [np.take((r, r + c), [1, 0, 1, 1]) * theta(K, 10000) for r, c in map(cells, (i, j))]
+    return turned(q, both[0]) @ turned(k, both[1])
 
+
+def axial(dim, wavelength, factor=1, **layout):
     def equation(w, q, k, i, j, h):
-        both = [(r, c + diagonal * r) for r, c in map(cells, (i, j))]
-        found = [theta(K, 10000)[exponents] * np.take(at, axes) for at in both]
-        return turned(q, found[0]) @ turned(k, found[1])
-
-    return equation
-
-
-def axial(dim, wavelength, *factors, **layout):
-    def equation(w, q, k, i, j, h):
-        factor, axis = factors or (1, 1), theta(dim // 2, wavelength)
         angles = [
-            [c / f * x for c, f in zip(cells(at), factor, strict=True) for x in axis]
+            [c / factor * x for c in cells(at) for x in theta(dim // 2, wavelength)]
             for at in (i, j)
         ]
         return turned(q, angles[0], **layout) @ turned(k, angles[1], **layout)
@@ -124,9 +118,8 @@ def mixed(**layout):
     return equation
 
 
-def rotary(multipliers=1.0):
-    angles = theta(K, 30.0) * multipliers
-    return lambda w, q, k, i, j, h: turned(q, i * angles) @ turned(k, j * angles)
+def rotary(w, q, k, i, j, h):
+    return turned(q, i * theta(K, 30.0)) @ turned(k, j * theta(K, 30.0))
 
 
 def kerple(w, q, k, i, j, h):
@@ -163,23 +156,13 @@ EQUATIONS = {
     "fire": (lambda: positions.FIRE(3, threshold=2.5, scale=0.5), fire),
     "xpos": (lambda: positions.XPos(3.0, gamma=0.2, dim=2), xpos),
     "transformer_xl": (lambda: positions.TransformerXL(6, 50), transformer_xl(99)),
-    "transformer_xl-near": (
-        lambda: positions.TransformerXL(6, 50, max_distance=2),
-        transformer_xl(2),
-    ),
+    "clipped_xl": (lambda: positions.TransformerXL(6, 50, max_distance=2), transformer_xl(2)),
     "cope": (lambda: positions.CoPE(2), cope),
     "disentangled": (lambda: positions.Disentangled(8, 6), disentangled()),
-    "disentangled-c2p": (
-        lambda: positions.Disentangled(8, 6, terms=["c2p"]),
-        disentangled(p2c=0),
-    ),
+    "c2p": (lambda: positions.Disentangled(8, 6, terms=["c2p"]), disentangled(p2c=0)),
     "disentangled-p2c": (
         lambda: positions.Disentangled(8, 6, terms=["p2c"], own_projections=True),
         disentangled(c2p=0),
-    ),
-    "disentangled-own": (
-        lambda: positions.Disentangled(8, 6, own_projections=True),
-        disentangled(),
     ),
     "shaw": (lambda: positions.Shaw(3, use_values=False), shaw(False)),
     "shaw-values": (lambda: positions.Shaw(3), shaw(False)),
@@ -193,31 +176,18 @@ EQUATIONS = {
         lambda: positions.AxialRotary(
             **GRID, layout="interleaved", dim=4, scaling="linear", factor=2.0
         ),
-        axial(4, 10000, 2, 2, layout="interleaved"),
-    ),
-    "axial-factors": (
-        lambda: positions.AxialRotary(**GRID, scaling="linear", factor=[0.5, 3.0]),
-        axial(K, 10000, 0.5, 3),
-    ),
-    "axial-alternating": (
-        lambda: positions.AxialRotary(**GRID, axes="alternating"),
-        sections([0, 0, 1, 1], [0, 2, 1, 3]),
+        axial(4, 10000, 2, layout="interleaved"),
     ),
     "axial-sections": (
         lambda: positions.AxialRotary(**GRID, axes=[1, 0, 1, 1], diagonal=True),
-        sections([1, 0, 1, 1], [0, 1, 2, 3], diagonal=True),
+        sections,
     ),
     "mixed": (lambda: positions.MixedRotary(**GRID), mixed()),
     "mixed-interleaved": (
         lambda: positions.MixedRotary(**GRID, layout="interleaved", dim=4),
         mixed(layout="interleaved"),
     ),
-    "rotary": (lambda: positions.Rotary(30.0), rotary()),
-    "rotary-near": (lambda: positions.Rotary(30.0, scaling="linear", factor=0.25), rotary(4)),
-    "rotary-proportional": (
-        lambda: positions.Rotary(30.0, 4, scaling="proportional", factor=0.5),
-        rotary(np.array([2, 2, 0, 0])),
-    ),
+    "rotary": (lambda: positions.Rotary(30.0), rotary),
 }
 # Padding at the end of one row. Rows count from anywhere, in any order, and may skip places.
 REAL = np.arange(T) < np.array([[T], [4]])
