@@ -307,8 +307,8 @@ class Disentangled(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        listed = isinstance(terms, (list, tuple)) and {*terms} <= {*_TERMS}
-        if not listed or not 0 < len({*terms}) == len(terms):
+        listed = isinstance(terms, (list, tuple))
+        if not listed or sorted(map(str, terms)) not in (["c2p"], ["p2c"], ["c2p", "p2c"]):
             raise ValueError(
                 f"`terms` must be one or both of {tuple(_TERMS)}, each once. "
                 f"Received: terms={terms!r}"

@@ -301,6 +301,11 @@ def angles(positions, frequencies):
     return (rotations - ops.round(rotations)) * (2 * math.pi)
 
 
+def _product(positions, frequencies):
+    """`angles` of small positions that need not be whole."""
+    return positions[..., None] * ops.cast(frequencies, positions.dtype)
+
+
 @functools.lru_cache(maxsize=64)
 def _frequencies(size, max_wavelength, scaling, factor, length, truncate, beta_fast, beta_slow):
     """θ of each pair, divided by `factor` in some scalings: all, or those beyond a ramp."""
@@ -322,8 +327,7 @@ def _frequencies(size, max_wavelength, scaling, factor, length, truncate, beta_f
             first, last = math.floor(first), math.ceil(last)
         first, last = max(first, 0), min(last, size - 1)
         kept = 1 - np.clip((pair - first) / max(last - first, 1e-3), 0, 1)
-    # One factor, or a row of θ for each of several.
-    return theta * (kept + (1 - kept) / np.asarray(factor)[..., None])
+    return theta * (kept + (1 - kept) / factor)
 
 
 # The largest logarithm of a scale, so that products of scaled numbers are finite in float32.
@@ -444,10 +448,10 @@ class AxialRotary(Rotary):
         grid, prefix: as of `patterns.GridWindow`.
         axes: None for as many pairs for each axis, each with all wavelengths; "alternating"; or the
             number of an axis for each of the d / 2 pairs, such as `[0] * 16 + [1] * 24 + [2] * 24`.
-        factor: as of `Rotary`, or with "linear" one for each axis. DINOv3 has that of an axis of n
-            patches at n / 4π.
         diagonal: whether the first coordinate is added to each of the others.
-        **kwargs: others of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024 and DINOv3;
+        normalized: whether coordinates are those of the middles of cells in a grid from −1 to 1,
+            whatever its size, as in DINOv3, with `scaling="linear"` and a `factor` of 1 / 2π.
+        **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024 and DINOv3;
             `layout`, which is "interleaved" in EVA-02, and "half_split" in the others; `dim`, a
             multiple of twice the number of axes; `scaling="linear"` with `factor`, the grid's size
             to that in training, as in EVA-02.
@@ -477,28 +481,20 @@ class AxialRotary(Rotary):
         grid: Sequence[int],
         prefix: int = 0,
         axes: Literal["alternating"] | Sequence[int] | None = None,
-        factor: float | Sequence[float] = 1.0,
         diagonal: bool = False,
+        normalized: bool = False,
         **kwargs: Any,
     ):
-        several = isinstance(factor, (list, tuple))
-        super().__init__(factor=1.0 if several else factor, **kwargs)  # type: ignore[arg-type]
+        super().__init__(**kwargs)
         self.grid, self.prefix = Grid.of(grid, prefix)
         self.axes = _axes(axes, len(self.grid))
         self.diagonal = shapes.check_flag("diagonal", diagonal)
+        self.normalized = shapes.check_flag("normalized", normalized)
         if self.needs_length or self.scaling == "proportional":
             raise ValueError(
                 "`scaling` of AxialRotary must not depend on the length, nor be 'proportional'. "
                 f"Received: scaling={self.scaling!r}"
             )
-        if several:
-            if self.scaling != "linear" or len(factor) != len(self.grid):
-                raise ValueError(
-                    "`factor` of AxialRotary must be a number, or with scaling='linear' one for "
-                    f"each axis of the grid. Received: scaling={self.scaling!r}, "
-                    f"grid={self.grid}, factor={factor!r}"
-                )
-            self.factor = tuple(shapes.check_positive("factor", number) for number in factor)
 
     def _size(self, query_size, key_size):
         size = super()._size(query_size, key_size)
@@ -508,16 +504,17 @@ class AxialRotary(Rotary):
     def _angles(self, positions, size, last):
         count = len(self.grid)
         theta = self._frequencies(size if self.axes else size // count, None)
-        theta = np.broadcast_to(theta, (count, theta.shape[-1]))
         # The pairs of each axis.
         chosen: list[Any] = [slice(None)] * count
         if self.axes == "alternating":
             chosen = [slice(axis, None, count) for axis in range(count)]
         elif self.axes:
             chosen = [np.flatnonzero(np.equal(self.axes, axis)) for axis in range(count)]
-        first, *others = Grid(self.grid, self.prefix).numbers(positions)
+        first, *others = Grid(self.grid, self.prefix).numbers(positions, self.normalized)
         numbers = [first, *(first + along if self.diagonal else along for along in others)]
-        found = [angles(along, theta[axis][chosen[axis]]) for axis, along in enumerate(numbers)]
+        # Normalized numbers are few and not whole.
+        angle = _product if self.normalized else angles
+        found = [angle(along, theta[pairs]) for along, pairs in zip(numbers, chosen, strict=True)]
         found = ops.concatenate(found, axis=-1)
         if not isinstance(self.axes, tuple):
             return found
@@ -526,9 +523,9 @@ class AxialRotary(Rotary):
 
 def _axes(axes, count):
     """The argument `axes` of a grid of so many axes, checked."""
-    if axes is None or axes == "alternating":
+    if axes is None or (isinstance(axes, str) and axes == "alternating"):
         return axes
-    listed = isinstance(axes, (list, tuple, np.ndarray))
+    listed = isinstance(axes, (list, tuple))
     if not listed or not all(shapes.is_number(n) and n in range(count) for n in axes):
         raise ValueError(
             f"`axes` must be None, 'alternating', or numbers below {count}, the number of axes of "

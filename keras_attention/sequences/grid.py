@@ -41,13 +41,14 @@ class Grid(typing.NamedTuple):
             positions = positions // size
         return [positions, *reversed(found)]
 
-    def numbers(self, positions):
-        """The same in the dtype of positions, 0 in the prefix."""
-        whole = ops.cast(positions, "int32")
-        return [
-            ops.cast(ops.where(whole < self.prefix, 0, along), positions.dtype)
-            for along in self.coordinates(whole)
-        ]
+    def numbers(self, positions, normalized=False):
+        """The same in the dtype of positions, 0 in the prefix; or `normalized` to (−1, 1)."""
+        whole, found = ops.cast(positions, "int32"), []
+        for size, along in zip(self.sizes, self.coordinates(whole), strict=True):
+            along = ops.cast(along, positions.dtype)
+            along = (2 * along + 1) / size - 1 if normalized else along
+            found.append(ops.where(whole < self.prefix, ops.zeros_like(along), along))
+        return found
 
 
 def resizing(source: int, target: typing.Any, interpolation: Interpolation) -> Tensor:

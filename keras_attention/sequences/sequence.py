@@ -143,7 +143,7 @@ class Order(NamedTuple):
 
     def numbers(self, array):
         """Numbers of tokens, (B or 1, T), such as a mask, with the real tokens first."""
-        return ops.take_along_axis(ops.broadcast_to(array, ops.shape(self.order)), self.order, 1)
+        return ops.take_along_axis(ops.broadcast_to(array, ops.shape(self.inverse)), self.order, 1)
 
     def pairs(self, array, axis, back=False):
         """An array of pairs, with four axes, with the tokens of one of them in order, or back."""
@@ -209,7 +209,8 @@ class Pairs(NamedTuple):
         real = masks.whole(self.key_mask, self.value)
         order = Order.with_first(chosen, count, real, self.counts_tokens)
         # Masks of all tokens, although there may have been none.
-        return self._replace(query_mask=real, key_mask=real)._ordered(order, order)
+        found = self._replace(query_mask=real, key_mask=real, seen=real)
+        return found._ordered(order, order)
 
     def _ordered(self, of_query, of_key):
         """The same in an order of queries, and one of keys."""

@@ -45,9 +45,6 @@ ROWS = {
     "`factor` .*factor=0.5": lambda: positions.Rotary(
         scaling="yarn", factor=0.5, original_max_length=4
     ),
-    r"`factor` of Axial.*'yarn', .*\(2\.0, 3\.0\)": lambda: positions.AxialRotary(
-        (2, 2), factor=(2.0, 3.0), scaling="yarn", original_max_length=4
-    ),
     r"numbers below 2.*axes=\[0, 2\]": lambda: positions.AxialRotary((2, 2), axes=[0, 2]),
     "`axes` must be 2 numbers.*Received: 3": lambda: over(
         positions.AxialRotary((2, 2), axes=[0, 1, 1]), CELLS
