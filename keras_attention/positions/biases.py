@@ -297,10 +297,10 @@ class GridRelativeBias(Position):
 
     def build(self, query_shape, key_shape):
         if self.decomposed:
-            sizes = [(2 * n - 1, query_shape[-1]) for n in self.size]
+            shape = query_shape[-1:]
             self.tables = [
-                self._add_weight("embeddings", shape, name=f"embeddings_{axis}")
-                for axis, shape in enumerate(sizes)
+                self._add_weight("embeddings", (2 * n - 1, *shape), name=f"embeddings_{axis}")
+                for axis, n in enumerate(self.size)
             ]
             return
         rows = self._offsets() + 3 * bool(self.prefix)

@@ -90,9 +90,7 @@ class Shaw(Position):
 
     def _rows(self):
         """The row of each distance, from −k to k for the larger side k."""
-        if isinstance(self.max_distance, int):
-            return range(2 * self.max_distance + 1)
-        left, right = self.max_distance
+        left, right = np.broadcast_to(self.max_distance, 2)
         k = max(left, right)
         return np.clip(np.arange(-k, k + 1), -left, right) + left
 

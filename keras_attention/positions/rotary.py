@@ -301,11 +301,6 @@ def angles(positions, frequencies):
     return (rotations - ops.round(rotations)) * (2 * math.pi)
 
 
-def _product(positions, frequencies):
-    """`angles` of small positions that need not be whole."""
-    return positions[..., None] * ops.cast(frequencies, positions.dtype)
-
-
 @functools.lru_cache(maxsize=64)
 def _frequencies(size, max_wavelength, scaling, factor, length, truncate, beta_fast, beta_slow):
     """θ of each pair, divided by `factor` in some scalings: all, or those beyond a ramp."""
@@ -451,10 +446,9 @@ class AxialRotary(Rotary):
         diagonal: whether the first coordinate is added to each of the others.
         normalized: whether coordinates are those of the middles of cells in a grid from −1 to 1,
             whatever its size, as in DINOv3, with `scaling="linear"` and a `factor` of 1 / 2π.
-        **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024 and DINOv3;
-            `layout`, which is "interleaved" in EVA-02, and "half_split" in the others; `dim`, a
-            multiple of twice the number of axes; `scaling="linear"` with `factor`, the grid's size
-            to that in training, as in EVA-02.
+        **kwargs: those of `Rotary`: `max_wavelength`, 100 in Heo et al. 2024 and DINOv3; `layout`,
+            "interleaved" in EVA-02 alone; `dim`, a multiple of twice the number of axes; as in
+            EVA-02, `scaling="linear"` with `factor`, the grid's size to that in training.
 
     Raises:
         ValueError: a number or a name is not as described, the scaling depends on the length
@@ -512,9 +506,12 @@ class AxialRotary(Rotary):
             chosen = [np.flatnonzero(np.equal(self.axes, axis)) for axis in range(count)]
         first, *others = Grid(self.grid, self.prefix).numbers(positions, self.normalized)
         numbers = [first, *(first + along if self.diagonal else along for along in others)]
-        # Normalized numbers are few and not whole.
-        angle = _product if self.normalized else angles
-        found = [angle(along, theta[pairs]) for along, pairs in zip(numbers, chosen, strict=True)]
+        found = []
+        for along, pairs in zip(numbers, chosen, strict=True):
+            if self.normalized:  # These are small, and not whole.
+                found.append(along[..., None] * ops.cast(theta[pairs], along.dtype))
+            else:
+                found.append(angles(along, theta[pairs]))
         found = ops.concatenate(found, axis=-1)
         if not isinstance(self.axes, tuple):
             return found
