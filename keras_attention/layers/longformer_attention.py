@@ -119,12 +119,13 @@ class LongformerAttention(GlobalTokensAttention):
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `attention_axes` and `flash_attention`.
 
-    Call arguments, results and errors are those of `MultiHeadAttention`, and:
+    Call arguments beside those of `MultiHeadAttention`:
         global_mask: boolean (B, T), True = a global token, as `global_attention_mask` of
             `transformers`; or None for the first ones. Of more than `num_global` in a row, the
-            first are global. Queries are the keys.
+            first are global. Only for self-attention with one mask, and without `position`.
 
-    A call that is causal, has a cache, or has integers as `positions` is an error.
+    Results and errors are those of `MultiHeadAttention`. A call that is causal, has a cache, or has
+    integers as `positions` is an error.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))
