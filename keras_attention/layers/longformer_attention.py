@@ -1,5 +1,6 @@
 """`LongformerAttention`: a window, and global tokens with projections of their own."""
 
+import functools
 from typing import Any, ClassVar
 
 from keras import ops
@@ -10,7 +11,7 @@ from keras_attention.core import parts
 from keras_attention.core.hints import Cache, Tensor, Tensors
 from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.sequences import masks, shapes
+from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions, mapped, part
 
 
@@ -187,13 +188,8 @@ class LongformerAttention(GlobalTokensAttention):
         )
         arranged = None
         if global_mask is not None:
-            chosen = masks.boolean("global_mask", global_mask)
-
-            def arranged(x):
-                return x.with_first(
-                    ops.broadcast_to(chosen, ops.shape(x.query)[:2]), self.num_global
-                )
-
+            given = {"chosen": masks.boolean("global_mask", global_mask), "count": self.num_global}
+            arranged = functools.partial(sequence.Pairs.with_first, **given)
         return self._attended(
             *(x, layout, cache, training, return_attention_scores, use_causal_mask, arranged)
         )
