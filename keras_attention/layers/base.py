@@ -147,8 +147,6 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     query_dense = parts.part("_query_dense", "The layer that projects the query.")
     key_dense = parts.part("_key_dense", "The layer that projects the key.")
     value_dense = parts.part("_value_dense", "The layer that projects the value.")
-    position_query_dense = parts.part("_position_query_dense", "As what `position` is a query.")
-    position_key_dense = parts.part("_position_key_dense", "As what `position` is a key.")
     query_norm = parts.part("_query_norm", "The norm of query heads, with `qk_norm`.")
     key_norm = parts.part("_key_norm", "The norm of key heads, with `qk_norm`.")
 
