@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_attention import kernels, normalizations, patterns, positions, regularizers, scores
-from keras_attention.core import keras_private, parts, slots
+from keras_attention.core import keras_private, slots
 from keras_attention.core.hints import Constraint, Initializer, Regularizer
 from keras_attention.layers.base import BaseAttention, QkNorm
 from keras_attention.sequences import shapes
@@ -149,9 +149,6 @@ class Attention(BaseAttention):
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self._check_slots()
-
-    position_query_dense = parts.part("_position_query_dense", "Of a position's table as queries.")
-    position_key_dense = parts.part("_position_key_dense", "Of a position's table as keys.")
 
     def _check_slots(self):
         """Raises if two slots cannot be used together."""

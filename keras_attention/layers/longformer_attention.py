@@ -32,6 +32,58 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         "no_cache_reason": "its global tokens attend to later ones",
     }
 
+    def call(
+        self,
+        query: Tensors,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+        mask: Tensors | bool | None = False,
+        global_mask: Tensor | None = None,
+    ) -> Tensors:
+        x, layout = self._read(
+            *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            attention_bias=attention_bias,
+            positions=positions,
+            segment_ids=segment_ids,
+            global_mask=global_mask,
+        )
+        arranged = None
+        if global_mask is not None:
+            given = {"chosen": masks.boolean("global_mask", global_mask), "count": self.num_global}
+            arranged = functools.partial(sequence.Pairs.with_first, **given)
+        return self._attended(
+            *(x, layout, cache, training, return_attention_scores, use_causal_mask, arranged)
+        )
+
+    def _read(self, tensors, explicit, mask, cache, *, global_mask=None, **given):
+        x, layout = super()._read(tensors, explicit, mask, cache, **given)
+        if global_mask is None:
+            return x, layout
+        chosen = masks.boolean("global_mask", global_mask)
+        masks.check_axes(chosen, x.query.shape[:2], "query", "global_mask")
+        alike = x.one_sequence and x.key is x.value and x.query_mask is x.key_mask
+        if not alike or self.position is not None:
+            raise ValueError(
+                "`global_mask` is of one sequence with one mask, and a layer without `position`: "
+                "its tokens come to the beginning of their rows. Received: "
+                f"{'two sequences or masks' if not alike else f'position={self.position!r}'}"
+            )
+        return x, layout
+
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
         length, count = backend.shape(key)[1] // 2, self.num_global
@@ -120,13 +172,11 @@ class LongformerAttention(GlobalTokensAttention):
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `attention_axes` and `flash_attention`.
 
-    Call arguments beside those of `MultiHeadAttention`:
-        global_mask: boolean (B, T), True = a global token, as `global_attention_mask` of
-            `transformers`; or None for the first ones. Of more than `num_global` in a row, the
-            first are global. Only for self-attention with one mask, and without `position`.
-
-    Results and errors are those of `MultiHeadAttention`. A call that is causal, has a cache, or has
-    integers as `positions` is an error.
+    Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
+    a cache, or has integers as `positions` is an error. There is one argument more, `global_mask`:
+    boolean (B, T), True = a global token, as `global_attention_mask` of `transformers`; or None for
+    the first ones. Of more than `num_global` in a row, the first are global. It is for
+    self-attention with one mask, and without `position`.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))
@@ -156,58 +206,6 @@ class LongformerAttention(GlobalTokensAttention):
         near = patterns.SlidingWindow(self.window, self.window)
         self.preset_pattern = near | patterns.Prefix(self.num_global)
         self.heads = LongformerHeads(self)
-
-    def call(
-        self,
-        query: Tensors,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        query_mask: Tensor | None = None,
-        value_mask: Tensor | None = None,
-        key_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        return_attention_scores: bool = False,
-        training: bool | None = None,
-        use_causal_mask: bool = False,
-        attention_bias: Tensor | None = None,
-        positions: Tensors | None = None,
-        segment_ids: Tensors | None = None,
-        cache: Cache | None = None,
-        mask: Tensors | bool | None = False,
-        global_mask: Tensor | None = None,
-    ) -> Tensors:
-        x, layout = self._read(
-            *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
-            attention_mask=attention_mask,
-            return_attention_scores=return_attention_scores,
-            use_causal_mask=use_causal_mask,
-            attention_bias=attention_bias,
-            positions=positions,
-            segment_ids=segment_ids,
-            global_mask=global_mask,
-        )
-        arranged = None
-        if global_mask is not None:
-            given = {"chosen": masks.boolean("global_mask", global_mask), "count": self.num_global}
-            arranged = functools.partial(sequence.Pairs.with_first, **given)
-        return self._attended(
-            *(x, layout, cache, training, return_attention_scores, use_causal_mask, arranged)
-        )
-
-    def _read(self, tensors, explicit, mask, cache, *, global_mask=None, **given):
-        x, layout = super()._read(tensors, explicit, mask, cache, **given)
-        if global_mask is None:
-            return x, layout
-        chosen = masks.boolean("global_mask", global_mask)
-        masks.check_axes(chosen, x.query.shape[:2], "query", "global_mask")
-        alike = x.one_sequence and x.key is x.value and x.query_mask is x.key_mask
-        if not alike or self.position is not None:
-            raise ValueError(
-                "`global_mask` is of one sequence with one mask, and a layer without `position`: "
-                "its tokens come to the beginning of their rows. Received: "
-                f"{'two sequences or masks' if not alike else f'position={self.position!r}'}"
-            )
-        return x, layout
 
     global_query_dense = parts.part("_global_query_dense", "It projects global tokens' queries.")
     global_key_dense = parts.part("_global_key_dense", "It projects the keys that these see.")

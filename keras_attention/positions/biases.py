@@ -333,7 +333,7 @@ class GridRelativeBias(Position):
             table = ops.cast(table, query.dtype)
             if size != most:
                 weights = resizing(2 * size - 1, 2 * most - 1, "linear")
-                table = ops.matmul(ops.cast(weights, query.dtype), table)
+                table = backend.matmul(ops.cast(weights, query.dtype), table)
             products = ops.einsum("bthk,nk->bhtn", semantics.finite(query), table)
             rows = ops.clip(at - other, 1 - most, most - 1) + (most - 1)
             # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.

@@ -41,7 +41,7 @@ def given(layer, **projections):
     layer.build((B, T, D), (B, T, D))
     layer.output_dense.kernel.assign(np.eye(D).reshape(H, K, D))
     for role, arrays in projections.items():
-        dense = getattr(layer, f"{role}_dense")
+        dense = getattr(layer, f"_{role}_dense")
         for weight, array in zip((dense.kernel, dense.bias), arrays, strict=False):
             weight.assign(array.T.reshape(weight.shape))
     return layer
