@@ -204,8 +204,13 @@ def in_box(a, b, pattern):
 
 
 def in_neighborhood(a, b, pattern):
-    axes = zip(a, b, pattern.size, pattern.grid, strict=True)
-    return all(0 <= y - min(max(x - n // 2, 0), most - n) < n for x, y, n, most in axes)
+    for x, y, n, most, rate in zip(a, b, pattern.size, pattern.grid, pattern.dilation, strict=True):
+        # The cells that are a multiple of the rate away, of which n follow one another.
+        apart = list(range(x % rate, most, rate))
+        first = min(max(apart.index(x) - n // 2, 0), len(apart) - n)
+        if y not in apart[first : first + n]:
+            return False
+    return True
 
 
 def on_axis(a, b, pattern):

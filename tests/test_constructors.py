@@ -31,7 +31,7 @@ NEEDED = {
     patterns.And: {"patterns": [patterns.Causal()]},
     patterns.Axial: {"grid": (4, 4, 4)},
     patterns.GridWindow: {"grid": (8, 8), "size": 5},
-    patterns.Neighborhood: {"grid": (9, 9), "size": 5},
+    patterns.Neighborhood: {"grid": (9, 9), "size": 3},
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
     patterns.RandomBlocks: {"length": 40, "size": 1, "count": 2},
@@ -89,6 +89,8 @@ KINDS = {
     "Keras's": (["no", "", 1, True, NAN, object()], None, None),
     "object": ([1, True, NAN, [1], object(), "no"], None, None),
     "factors": (["no", 1.0, [0.0], [-1.0], ["a"], [NAN], object(), True], [1.0], [np.float32(1)]),
+    "axes": (["no", 0, [2], [-1], ["a"], [0.5], np.ones(2)], [0, 1], [np.int64(0), 1]),
+    "terms": (["c2p", ["no"], [], ["c2p", "c2p"], [["c2p"]], 1, object()], ["c2p"], None),
     "anything": ([], {}, {}),
 }
 KIND = {
@@ -98,7 +100,7 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global num_key_heads trained_size",
+    "num_features num_global num_key_heads trained_size dilation",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -113,7 +115,10 @@ KIND = {
     "normalize normalize_first cross_attention input_feeding output_context mask_zero "
     "return_attention_scores flash_attention return_sequences return_state go_backwards unroll "
     "zero_output_for_mask tied normalize_weights flatten use_correction_bias use_decay "
-    "self_attention together use_shared_gate wide_output wide_residual query_residual norm_after",
+    "self_attention together use_shared_gate wide_output wide_residual query_residual norm_after "
+    "decomposed diagonal normalized own_projections",
+    "axes": "axes",
+    "terms": "terms",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring head_norm sharing history initial pooling gate_activation",
     "factors": "short_factors long_factors decays",
@@ -146,7 +151,8 @@ BOUNDED = {
     "num_buckets": (100, np.int64(100)),
     "beta_fast": (100, np.int64(100)),
     "max_rate": (2.0, np.float32(2)),
-    (patterns.Neighborhood, "size"): (3, np.int32(3)),
+    (patterns.Neighborhood, "size"): (4, np.int32(4)),
+    (patterns.Neighborhood, "dilation"): (2, np.int32(2)),
     (patterns.GridWindow, "grid"): ((9, 7), (np.int64(9), 7)),
     (patterns.Neighborhood, "grid"): ((9, 7), (np.int64(9), 7)),
 }

@@ -13,8 +13,10 @@ EVERY = [
     GridWindow((6,), 3, 1), GridWindow((2, 2, 4), 2, (1, 0, 1)), GridWindow((4, 4), 4, 2),
     Neighborhood((10, 9), 3), Neighborhood((9, 7), (5, 7)), Neighborhood((5, 5), 5, prefix=1),
     Neighborhood((3, 9, 4), 3), Neighborhood((70,), 5), Neighborhood((43, 6), (7, 3)),
-    Neighborhood((9, 3, 3), (7, 3, 3)), Axial((5, 4), 0), Axial((5, 4), -1, 2),
-    Axial((3, 4, 2), 1), Axial((2, 3, 2)), Axial((4, 5), prefix=1), Axial((7,)),
+    Neighborhood((9, 3, 3), (7, 3, 3)), Neighborhood((10, 9), (4, 6)), Neighborhood((5,), 5, 1, 1),
+    Neighborhood((8, 7), 3, dilation=2), Neighborhood((9, 70), (2, 3), 1, (3, 5)), Axial((5, 4), 0),
+    Axial((5, 4), -1, 2), Axial((3, 4, 2), 1), Axial((2, 3, 2)), Axial((4, 5), prefix=1),
+    Axial((7,)),
 ]  # fmt: skip
 every_pattern = pytest.mark.parametrize("pattern", EVERY, ids=map(repr, EVERY))
 
@@ -54,7 +56,7 @@ def check_groups(groups, seen):
 
 
 @pytest.mark.parametrize("others, most", [((), 140), ((1,), 90), ((1, 1), 45)])
-@pytest.mark.parametrize("size", [3, 5, 7, 13])
+@pytest.mark.parametrize("size", [3, 4, 5, 6, 7, 13])
 def test_groups_of_neighborhoods_cover_axes_of_any_length(size, others, most):
     """The last of its boxes too, which has what the others leave."""
     for length in range(size, most):

@@ -97,6 +97,15 @@ def test_spans_say_what_is_known():
     assert len(Strided(3).parts()) == 2 and len((Strided(3) & Strided(4)).parts()) == 4
 
 
+def test_positions_choose_the_global_tokens_of_each_row():
+    """As in Longformer's masks: all others are as far apart as before."""
+    chosen = np.array([[0, 1, 0, 0, 0, 1, 0], [0] * 7, [0, 0, 1, 0, 0, 0, 0]], bool)
+    at, index = np.where(chosen, 0, 1 + np.arange(7)), np.arange(7)
+    near = abs(index[:, None] - index) <= 2
+    seen = near | chosen[:, :, None] | chosen[:, None]
+    np.testing.assert_array_equal(evaluated(SlidingWindow(2, 2) | Global(1), at, at), seen)
+
+
 # Combinations
 
 

@@ -224,13 +224,14 @@ class Attention(BaseAttention):
         return "\n".join(found)
 
     def _projected(self, position):
-        """The heads of a position's table, as queries and as keys; None without a table."""
+        """The heads of a position's table, by its roles; None without a table."""
         with keras_private.uncast_variables():
             table = position.projected_table()
         if table is None:
             return None
         table = ops.cast(table, self.compute_dtype)
+        prefix = "position_" if position.own_projections else ""
         return [
-            self.normed(self.heads.split_table(table, role)[None], role)[0]
-            for role in ("query", "key")
+            self.normed(self.heads.split_table(table, prefix + role)[None], role)[0]
+            for role in position.table_roles
         ]

@@ -121,7 +121,10 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
-        for role, dense in self.heads.build(query_shape, value_shape, key_shape).items():
+        made = self.heads.build(query_shape, value_shape, key_shape)
+        if self.position is not None and self.position.own_projections:
+            made |= self.heads.of_table(self.position.table_roles, query_shape)
+        for role, dense in made.items():
             setattr(self, f"_{role}_dense", dense)
         of_inputs = {"query": query_shape, "key": key_shape}
         heads = {role: self.heads.shape(role, shape) for role, shape in of_inputs.items()}
@@ -177,10 +180,20 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             positions=positions,
             segment_ids=segment_ids,
         )
-        if self.heads.axes is not None or attention_mask is not None or attention_bias is not None:
+        return self._attended(
+            *(x, layout, cache, training, return_attention_scores, use_causal_mask)
+        )
+
+    def _attended(
+        self, x, layout, cache, training, return_attention_scores, use_causal_mask, arranged=None
+    ):
+        """What a call returns, of its `Pairs`; `arranged` puts their tokens in another order."""
+        if self.heads.axes is not None or x.pairwise:
             x = self.heads.restricted(x)
         of_output = x.query_mask
-        if x.counts_tokens:
+        if arranged is not None:
+            x = arranged(x)
+        elif x.counts_tokens:
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)

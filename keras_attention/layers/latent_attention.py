@@ -96,6 +96,7 @@ class MultiHeadLatentAttention(MultiHeadAttention):
         self.heads = LatentHeads(self)
         own = self.position
         rotates = isinstance(own, positions.Rotary) and own.dim == rope_dim
+        rotates = rotates and own.scaling != "proportional"
         if not (own is None or own.overrides == {"bias"} or rotates):
             raise ValueError(
                 "`position` must be Rotary(dim=rope_dim), or have a bias alone: other features of "

@@ -1,5 +1,6 @@
 """`LongformerAttention`: a window, and global tokens with projections of their own."""
 
+import functools
 from typing import Any, ClassVar
 
 from keras import ops
@@ -7,9 +8,10 @@ from keras import ops
 from keras_attention import patterns, saving
 from keras_attention.backend import backend
 from keras_attention.core import parts
+from keras_attention.core.hints import Cache, Tensor, Tensors
 from keras_attention.layers.heads import ROLES, EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
-from keras_attention.sequences import shapes
+from keras_attention.sequences import masks, sequence, shapes
 from keras_attention.spec import Positions, mapped, part
 
 
@@ -29,6 +31,58 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         "no_decoding_reason": "its global tokens attend to later ones",
         "no_cache_reason": "its global tokens attend to later ones",
     }
+
+    def call(
+        self,
+        query: Tensors,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        attention_bias: Tensor | None = None,
+        positions: Tensors | None = None,
+        segment_ids: Tensors | None = None,
+        cache: Cache | None = None,
+        mask: Tensors | bool | None = False,
+        global_mask: Tensor | None = None,
+    ) -> Tensors:
+        x, layout = self._read(
+            *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            attention_bias=attention_bias,
+            positions=positions,
+            segment_ids=segment_ids,
+            global_mask=global_mask,
+        )
+        arranged = None
+        if global_mask is not None:
+            given = {"chosen": masks.boolean("global_mask", global_mask), "count": self.num_global}
+            arranged = functools.partial(sequence.Pairs.with_first, **given)
+        return self._attended(
+            *(x, layout, cache, training, return_attention_scores, use_causal_mask, arranged)
+        )
+
+    def _read(self, tensors, explicit, mask, cache, *, global_mask=None, **given):
+        x, layout = super()._read(tensors, explicit, mask, cache, **given)
+        if global_mask is None:
+            return x, layout
+        chosen = masks.boolean("global_mask", global_mask)
+        masks.check_axes(chosen, x.query.shape[:2], "query", "global_mask")
+        alike = x.one_sequence and x.key is x.value and x.query_mask is x.key_mask
+        if not alike or self.position is not None:
+            raise ValueError(
+                "`global_mask` is of one sequence with one mask, and a layer without `position`: "
+                "its tokens come to the beginning of their rows. Received: "
+                f"{'two sequences or masks' if not alike else f'position={self.position!r}'}"
+            )
+        return x, layout
 
     def attend(self, query, key, value, positions, training=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
@@ -106,18 +160,23 @@ class LongformerAttention(GlobalTokensAttention):
         head_i = softmax(q'_i K'^T / √key_dim) V'   over all j, for i < num_global
 
     A global token is one that sums the text up, such as that of a class, or one of a question. Pad
-    on the right, or pass positions="tokens": they are the first of a row. For global tokens without
-    projections of their own see `patterns.Global`.
+    on the right, or pass positions="tokens": they are the first of a row. With `global_mask` each
+    row has its own, anywhere. For global tokens without projections of their own see
+    `patterns.Global`.
 
     Args:
         window: how many positions to either side a token sees; half of `attention_window` in
             files of `transformers`.
-        num_global: how many of the first tokens are global.
+        num_global: how many of the first tokens are global; with `global_mask` the most that a row
+            may have.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `attention_axes` and `flash_attention`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
-    a cache, or has integers as `positions` is an error.
+    a cache, or has integers as `positions` is an error. There is one argument more, `global_mask`:
+    boolean (B, T), True = a global token, as `global_attention_mask` of `transformers`; or None for
+    the first ones. Of more than `num_global` in a row, the first are global. It is for
+    self-attention with one mask, and without `position`.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))

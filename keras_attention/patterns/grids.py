@@ -27,6 +27,7 @@ class _Grid(Pattern, saved=False):
         self._cells = Grid.of(grid, prefix)
         self.grid, self.prefix = self._cells
         self.shift: tuple[int, ...] = (0,) * len(self.grid)
+        self.dilation: tuple[int, ...] = (1,) * len(self.grid)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
         near = self._near(self._cells.coordinates(i), self._cells.coordinates(j))
@@ -55,8 +56,8 @@ class _Grid(Pattern, saved=False):
     def span(self) -> Span:
         if self.prefix:
             return Span()
-        sizes = zip(self.size, self._cells.strides, strict=True)
-        most = sum((n - 1) * step for n, step in sizes)
+        axes = zip(self.size, self.dilation, self._cells.strides, strict=True)
+        most = sum((n - 1) * rate * step for n, rate, step in axes)
         return Span(most, most)
 
 
@@ -112,11 +113,16 @@ class Neighborhood(_Grid):
     inward at the border, so that all see the same number of keys.
 
     Neighborhood attention (Hassani et al. 2023, section 3.1). Time and memory grow with the number
-    of queries times that of the keys around 8 by 8 queries, (7 + size)².
+    of queries times that of the keys around 8 by 8 queries, (7 + size)². An even neighborhood has
+    one key more before the query than after it, as in NATTEN.
+
+    With a `dilation` d (Hassani and Shi 2022), cells d apart along an axis are a grid of their own,
+    in which the neighborhood is: a query sees only cells at multiples of d.
 
     Args:
         grid, prefix: as of `GridWindow`.
-        size: of a neighborhood, an odd number of at most the grid's, or one for each axis.
+        size: of a neighborhood, an integer, or one for each axis.
+        dilation: likewise; `size` times `dilation` is at most the grid's size.
 
     Raises:
         ValueError: a number is not as described.
@@ -127,28 +133,46 @@ class Neighborhood(_Grid):
     [6, 7, 8, 11, 12, 13, 16, 17, 18]
     >>> [j for j in range(25) if near(0, j)]
     [0, 1, 2, 5, 6, 7, 10, 11, 12]
+    >>> [j for j in range(8) if patterns.Neighborhood((8,), 3, dilation=2)(3, j)]
+    [1, 3, 5]
     """
 
-    def __init__(self, grid: Sequence[int], size: int | Sequence[int], prefix: int = 0):
+    def __init__(
+        self,
+        grid: Sequence[int],
+        size: int | Sequence[int],
+        prefix: int = 0,
+        dilation: int | Sequence[int] = 1,
+    ):
         super().__init__(grid, prefix)
         self.size = shapes.check_axes("size", size, self.grid)
-        for most, width in zip(self.grid, self.size, strict=True):
-            if width > most or not width % 2:
+        self.dilation = shapes.check_axes("dilation", dilation, self.grid)
+        for most, width, rate in zip(self.grid, self.size, self.dilation, strict=True):
+            if width * rate > most:
                 raise ValueError(
-                    "`size` of a neighborhood must be odd, and at most the grid's along each axis. "
-                    f"Received: grid={self.grid}, size={self.size}"
+                    "`size` of a neighborhood times `dilation` must be at most the grid's size "
+                    f"along each axis. Received: grid={self.grid}, size={self.size}, "
+                    f"dilation={self.dilation}"
                 )
 
     def _near(self, query, key):
-        near = None
-        for most, width, at, other in zip(self.grid, self.size, query, key, strict=True):
+        near, axes = None, (self.grid, self.size, self.dilation, query, key)
+        for most, width, rate, at, other in zip(*axes, strict=True):
             image = at // most * most
-            first = ops.minimum(ops.maximum(at - image - width // 2, 0), most - width) + image
+            at, other = at - image, other - image
+            if rate > 1:
+                # Those of another residue are not in this grid, whose first cell is `rest`.
+                rest = at % rate
+                most, at, other = (most - rest + rate - 1) // rate, at // rate, other - rest
+                other = ops.where(other % rate == 0, other // rate, -1)
+            first = ops.minimum(ops.maximum(at - width // 2, 0), most - width)
             inside = ops.logical_and(other >= first, other < first + width)
             near = inside if near is None else ops.logical_and(near, inside)
         return near
 
     def groups(self) -> Groups:
+        if max(self.dilation) > 1:
+            return _dilated(self.grid, self.size, self.dilation, self.prefix)
         # About 64 queries to a box, which reaches over its border by half a neighborhood. Those at
         # the border of the grid reach further inward, and find those keys in a box with more
         # positions than that: so must the last box, which has what the others leave.
@@ -160,6 +184,25 @@ class Neighborhood(_Grid):
             box.append(next(n for n in wide if (most - 1) % n >= size // 2))
             halo.append(size // 2 if box[-1] < most else 0)
         return _boxes(self.grid, tuple(box), tuple(halo), self.shift, self.prefix, exact=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _dilated(grid, size, dilation, prefix):
+    """Groups of a neighborhood in each grid of the cells that are `dilation` apart."""
+    cells, found = np.arange(np.prod(grid)).reshape(grid) + prefix, []
+    for rest in np.ndindex(dilation):
+        own = cells[tuple(map(slice, rest, grid, dilation))]
+        each = Neighborhood(own.shape, size).groups()
+        # The last one is of none, −1.
+        own = np.append(own.ravel(), -1)
+        found.append((own[each.queries], own[each.keys]))
+
+    def joined(arrays):
+        most = max(array.shape[1] for array in arrays)
+        wide = [np.pad(x, ((0, 0), (0, most - x.shape[1])), constant_values=-1) for x in arrays]
+        return np.concatenate(wide)
+
+    return Groups(*map(joined, zip(*found, strict=True)), prefix, grid=grid)
 
 
 class Axial(_Grid):

@@ -58,6 +58,9 @@ class Position(saving.ConfigurableLayer, saved=False):
     no_decoding_reason: str | None = None
     # The supported classes of score; None for all.
     scores: tuple[type, ...] | None = None
+    # As what layers project its table, and whether by projections apart from those of the inputs.
+    table_roles: tuple[str, ...] = ("query", "key")
+    own_projections = False
     # The terms that the position divides, in words, if the score must not have a scale; or None.
     divides: str | None = None
 
@@ -76,8 +79,9 @@ class Position(saving.ConfigurableLayer, saved=False):
     def projected_table(self) -> Tensor | None:
         """Vectors (N, D) that each layer projects as it does its inputs, or None.
 
-        `query_bias` then has two more arguments: their heads as queries, (N, H, K), and as keys,
-        (N, G, K). So layers may share a table, and each has its own view of it.
+        `query_bias` then has an argument more for each of `table_roles`: their heads as queries,
+        (N, H, K), and as keys, (N, G, K). So layers may share a table, and each has its
+        own view of it.
         """
         return None
 

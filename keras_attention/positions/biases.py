@@ -11,9 +11,10 @@ from keras import ops
 
 from keras_attention.backend import backend
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Tensor
+from keras_attention.kernels import semantics
 from keras_attention.positions.base import Position, check_shared, looked_up
 from keras_attention.sequences import shapes
-from keras_attention.sequences.grid import Grid
+from keras_attention.sequences.grid import Grid, resizing
 
 
 class ALiBi(Position):
@@ -268,17 +269,25 @@ class GridRelativeBias(_GridBias):
     In the windows of `patterns.GridWindow`, and in the neighborhoods of `patterns.Neighborhood`, on
     the same grid and with the same prefix, the bias is computed once for all of them.
 
+    If `decomposed`, as in MViTv2 (Li et al. 2022, section 4.1), ViTDet and SAM, queries choose:
+
+        score(i, j) = qᵀ k / √K + qᵀ (E₀[r_i − r_j] + E₁[c_i − c_j])
+
+    with a table (2 size − 1, K) for each axis, interpolated to the grid, and none for the prefix:
+    a bias of all pairs, (B, H, T, S).
+
     Args:
         grid, prefix: as of `patterns.GridWindow`.
         size: the number of different distances along an axis, 0 included: an integer, or one for
             each axis; the size of a window for `patterns.GridWindow`. None is that of the grid.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table E,
             (rows, H).
+        decomposed: whether the bias is that of queries, by the sum of a table for each axis.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
-        ValueError: a number is not as described, or layers with different numbers of heads share
-            it.
+        ValueError: a number is not as described, or layers with different numbers of heads, or of
+            features if `decomposed`, share it.
 
     >>> import keras
     >>> from keras_attention import SelfAttention, patterns, positions
@@ -298,19 +307,49 @@ class GridRelativeBias(_GridBias):
         embeddings_initializer: Initializer = "uniform",
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
+        decomposed: bool = False,
         **kwargs: Any,
     ):
         super().__init__(grid, size, prefix, **kwargs)
+        self.decomposed = shapes.check_flag("decomposed", decomposed)
+        self.overrides = frozenset({"query_bias" if decomposed else "bias"})
+        self.has_query_bias = decomposed
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
         self._keep_options("embeddings", *options)
 
     def build(self, query_shape, key_shape):
+        if self.decomposed:
+            shape = query_shape[-1:]
+            self.tables = [
+                self._add_weight("embeddings", (2 * n - 1, *shape), name=f"embeddings_{axis}")
+                for axis, n in enumerate(self.size)
+            ]
+            return
         rows = self._offsets() + 3 * bool(self.prefix)
         self.embeddings = self._add_weight("embeddings", (rows, query_shape[2]))
 
     def bias(self, i: Tensor, j: Tensor, num_heads: int) -> Tensor:
         check_shared(self, self.embeddings.shape[1], num_heads=num_heads)
         return looked_up(self.embeddings, self.rows(i, j))
+
+    def query_bias(self, query: Tensor, key: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        check_shared(self, self.tables[0].shape[1], key_dim=query.shape[-1])
+        found: Any = 0.0
+        axes = self.size, self.grid, self.tables, *map(self.on_grid.coordinates, (i, j))
+        for size, most, table, at, other in zip(*axes, strict=True):
+            table = ops.cast(table, query.dtype)
+            if size != most:
+                weights = resizing(2 * size - 1, 2 * most - 1, "linear")
+                table = backend.matmul(ops.cast(weights, query.dtype), table)
+            products = ops.einsum("bthk,nk->bhtn", semantics.finite(query), table)
+            rows = ops.clip(at - other, 1 - most, most - 1) + (most - 1)
+            # By a sum: XLA cannot compile TensorFlow's gradient of a broadcast inside a loop.
+            rows = rows + ops.cast(ops.zeros_like(products[..., :1]), "int32")
+            found = found + backend.take_last(products, rows)
+        if not self.prefix:
+            return found
+        outside = ops.logical_or(i < self.prefix, j < self.prefix)
+        return ops.where(outside, ops.zeros_like(found), found)
 
 
 class ContinuousGridBias(_GridBias):

@@ -2,7 +2,8 @@
 
 import functools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -28,16 +29,18 @@ class Shaw(Position):
     `kernels.relative`.
 
     Args:
-        max_distance: k of the paper; larger distances are clipped to k.
+        max_distance: k of the paper; larger distances are clipped to k. A pair (left, right) clips
+            those of keys before and after the query apart, as in Wav2Vec2-BERT: j − i to −left and
+            right, with left + right + 1 rows.
         use_values: whether the values have embeddings too. The paper found that those of the keys
             may be enough (table 3).
         per_head: whether each head has its own embeddings; the paper shares them.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of both.
 
     Raises:
-        ValueError: `max_distance` is no integer of at least 1; the attention's score is not an
-            inner product of the heads themselves, "dot" or "scaled_dot"; or layers of different
-            sizes share one object.
+        ValueError: `max_distance` is no integer of at least 1, nor a pair of which one is;
+            the attention's score is not an inner product of the heads themselves, "dot" or
+            "scaled_dot"; or layers of different sizes share one object.
 
     >>> import keras
     >>> from keras_attention import SelfAttention, positions
@@ -54,7 +57,7 @@ class Shaw(Position):
 
     def __init__(
         self,
-        max_distance: int,
+        max_distance: int | Sequence[int],
         use_values: bool = True,
         per_head: bool = False,
         embeddings_initializer: Initializer = "glorot_uniform",
@@ -63,7 +66,7 @@ class Shaw(Position):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.max_distance = shapes.check_count("max_distance", max_distance)
+        self.max_distance = _sides(max_distance)
         self.use_values = shapes.check_flag("use_values", use_values)
         self.per_head = shapes.check_flag("per_head", per_head)
         options = embeddings_initializer, embeddings_regularizer, embeddings_constraint
@@ -77,13 +80,19 @@ class Shaw(Position):
             self._value_size = value_shape[-1]
 
     def build(self, query_shape, key_shape):
-        rows = query_shape[2] if self.per_head else 1, 2 * self.max_distance + 1
+        rows = query_shape[2] if self.per_head else 1, len(set(self._rows()))
         shape = (*rows, query_shape[-1])
         self._of_keys = self._add_weight("embeddings", shape, name="key_embeddings")
         self._of_values = None
         if self.use_values:
             shape = (*rows, self._value_size)
             self._of_values = self._add_weight("embeddings", shape, name="value_embeddings")
+
+    def _rows(self):
+        """The row of each distance, from −k to k for the larger side k."""
+        left, right = np.broadcast_to(self.max_distance, 2)
+        k = max(left, right)
+        return np.clip(np.arange(-k, k + 1), -left, right) + left
 
     def encode(self, query, key, query_positions, key_positions):
         check_shared(self, self._of_keys.shape[-1], key_dim=query.shape[-1])
@@ -94,7 +103,22 @@ class Shaw(Position):
             check_shared(self, self._of_keys.shape[0], num_heads=query.shape[2])
         tables = self._of_keys, self._of_values
         keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
+        if not isinstance(self.max_distance, int):
+            # Kernels read equal sides: the last row of the shorter one again.
+            keys, values = (
+                table if table is None else ops.take(table, self._rows(), axis=1)
+                for table in (keys, values)
+            )
         return spec.replace(relative_keys=keys, relative_values=values)
+
+
+def _sides(max_distance):
+    """The argument `max_distance` of `Shaw`: an integer, or one for each side."""
+    if not isinstance(max_distance, (list, tuple)) or len(max_distance) != 2:
+        return shapes.check_count("max_distance", max_distance)
+    sides = tuple(shapes.check_count("max_distance", side, 0) for side in max_distance)
+    shapes.check_count("max_distance", max(sides))
+    return sides
 
 
 class TransformerXL(Position):
@@ -115,6 +139,8 @@ class TransformerXL(Position):
         dim: number of sines and cosines, even. None is that of a head's features; the paper has
             that of the model's.
         max_wavelength: the longest wavelength, divided by 2π.
+        max_distance: None, or the distance from which on, to either side, all have one r, as with
+            `clamp_len` in the authors' code and in XLNet.
         kernel_initializer: of W.
         bias_initializer: of u and v.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
@@ -146,9 +172,11 @@ class TransformerXL(Position):
         max_wavelength: float = 10000,
         kernel_initializer: Initializer = "glorot_uniform",
         bias_initializer: Initializer = "zeros",
+        max_distance: int | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.max_distance = check_distance(max_distance, 1, optional=True)
         self.dim = shapes.check_count("dim", dim, 2, optional=True)
         if dim is not None and dim % 2:
             raise ValueError(
@@ -180,11 +208,16 @@ class TransformerXL(Position):
         of_keys = ops.einsum("grk,bsgk->bgrs", u, key)
         batch, length = ops.shape(key)[:2]
         of_keys = ops.reshape(of_keys, (batch, query.shape[2], 1, length))
-        of_queries = ops.einsum("bthk,nhk->bhtn", (query + v) * scale, kernel)
-        sines, cosines = ops.split(of_queries, 2, axis=-1)
-        dim = kernel.shape[0]
+        dim, query = kernel.shape[0], (query + v) * scale
         theta = float(self.max_wavelength) ** (-np.arange(0, dim, 2) / dim)
         at: Any = spec.positions
+        if self.max_distance is not None:
+            clipped = np.arange(self.max_distance, -self.max_distance - 1, -1)[:, None] * theta
+            sines = np.concatenate([np.sin(clipped), np.cos(clipped)], axis=1)
+            table = ops.einsum("rn,nhk->hrk", ops.cast(sines, wide), kernel)
+            query = ops.transpose(query, (0, 2, 1, 3))
+            return of_keys, relative.scores(query, table, length, at)
+        sines, cosines = ops.split(ops.einsum("bthk,nhk->bhtn", query, kernel), 2, axis=-1)
         of_i, of_j = (angles(ops.cast(x, wide), theta) for x in (at.query, at.key))
         sin_i, cos_i, sin_j, cos_j = ops.sin(of_i), ops.cos(of_i), ops.sin(of_j), ops.cos(of_j)
         if len(at.query.shape) == 2:
@@ -199,8 +232,9 @@ class TransformerXL(Position):
         return of_keys, pairs
 
 
-# The number of terms: content to content, content to position, position to content.
-_TERMS = 3
+# By the names of DeBERTa's terms, content to position and position to content, the role that the
+# table has in each.
+_TERMS = {"c2p": "key", "p2c": "query"}
 
 
 class Disentangled(Position):
@@ -219,6 +253,8 @@ class Disentangled(Position):
     their code; the paper has none, which is `max_distance=None`: bucket(d) = d. In the third term
     the paper writes δ of j − i; trained weights are of the code, and of i − j.
 
+    With one of the two terms the scores are divided by √(2 K).
+
     DeBERTa shares one table among its layers: pass one `Disentangled` to all. Kernels get the last
     two terms as a bias of all pairs, (B, H, T, S).
 
@@ -227,11 +263,16 @@ class Disentangled(Position):
         max_distance: the distance from which on all share a row, or None for a row per distance.
         norm: None, or a Keras layer that is applied to the table, such as
             `keras.layers.LayerNormalization` (versions 2 and 3).
+        terms: which of the last two terms there are: `k^r` is of "c2p", `q^r` of "p2c".
+        own_projections: whether each layer projects the table by weights apart from those of its
+            inputs, `position_query` and `position_key`, as in version 1, and with
+            `share_att_key=False` of the others. They have biases if the layer's have.
         embeddings_initializer, embeddings_regularizer, embeddings_constraint: of the table.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Raises:
-        ValueError: a number is too small, or `num_buckets` no multiple of 4; the score is not
+        ValueError: a number is too small, `num_buckets` no multiple of 4, or terms are not as
+            described; the score is not
             "scaled_dot", or has another scale; queries and keys are projected from inputs of
             unequal sizes, or layers of different sizes share it; or it is used in a function, which
             projects nothing.
@@ -248,7 +289,6 @@ class Disentangled(Position):
     """
 
     scores = (scores.ScaledDot,)
-    divides = "all three terms by √(3 K)"
     encodes_alone = True
     _build_sizes = ("features",)
 
@@ -260,9 +300,23 @@ class Disentangled(Position):
         embeddings_initializer: Initializer = "uniform",
         embeddings_regularizer: Regularizer | None = None,
         embeddings_constraint: Constraint | None = None,
+        terms: Sequence[Literal["c2p", "p2c"]] = ("c2p", "p2c"),
+        own_projections: bool = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        listed = isinstance(terms, (list, tuple))
+        if not listed or sorted(map(str, terms)) not in (["c2p"], ["p2c"], ["c2p", "p2c"]):
+            raise ValueError(
+                f"`terms` must be one or both of {tuple(_TERMS)}, each once. "
+                f"Received: terms={terms!r}"
+            )
+        self.terms = tuple(terms)
+        self.own_projections = shapes.check_flag("own_projections", own_projections)
+        self.table_roles = tuple(_TERMS[term] for term in terms)
+        # Of these, and of contents alone.
+        self._count = 1 + len(terms)
+        self.divides = f"all terms by √({self._count} K)"
         self.num_buckets = shapes.check_count("num_buckets", num_buckets, 4)
         if num_buckets % 4:
             raise ValueError(
@@ -301,20 +355,25 @@ class Disentangled(Position):
         return _rows(self.num_buckets, self.max_distance)
 
     def encode(self, query, key, query_positions, key_positions):
-        return query * _TERMS**-0.5, key
+        return query * self._count**-0.5, key
 
     def _terms(self, spec, query, key, *projected):
         _check_of_a_layer(bool(projected))
-        query, key, of_queries, of_keys = map(semantics.finite, (query, key, *projected))
+        query, key, *projected = map(semantics.finite, (query, key, *projected))
         heads, size = query.shape[2:]
+        found = []
         at: Positions = spec.positions
         # Positions with queries and keys exchanged.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
-        to_position = _products(query, of_keys, self.rows(), heads, at)
-        # `encode` has divided queries by √3.
-        of_queries = of_queries * _TERMS**-0.5
-        to_content = _products(key, of_queries, self.rows()[::-1].copy(), heads, back)
-        return ((to_position + ops.swapaxes(to_content, 2, 3)) * size**-0.5,)
+        for term, table in zip(self.terms, projected, strict=True):
+            if term == "c2p":
+                found.append(_products(query, table, self.rows(), heads, at))
+                continue
+            # `encode` has divided queries.
+            table = table * self._count**-0.5
+            products = _products(key, table, self.rows()[::-1].copy(), heads, back)
+            found.append(ops.swapaxes(products, 2, 3))
+        return (sum(found[1:], found[0]) * size**-0.5,)
 
 
 def _check_of_a_layer(known):

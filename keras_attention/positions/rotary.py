@@ -16,7 +16,9 @@ from keras_attention.sequences import shapes
 from keras_attention.sequences.grid import Grid
 
 Layout = Literal["half_split", "interleaved"]
-Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope"]
+Scaling = Literal[None, "linear", "dynamic", "yarn", "llama3", "longrope", "proportional"]
+# Scalings without a length: only these may bring positions nearer to each other, or further apart.
+_FREE = ("linear", "proportional")
 
 # Positions are split at this power of two: the remainder has 12 bits.
 _APART = 4096
@@ -47,6 +49,9 @@ class Rotary(Position):
       `original_max_length`, and `θ_i / short_factors[i]` otherwise; the result is also multiplied
       by `√(1 + ln(factor) / ln(original_max_length))`. L and cached keys are as of "dynamic".
 
+    - "proportional" (Gemma 4): `θ_i / factor`, of which all but the first `dim` / 2 are 0. The
+      pairs, and their θ, are those of all features of a head, d = K.
+
     Computed in float32 for every dtype of query and key (in float64 for float64), and rounded once,
     to the dtype that they have. Angles are accurate to 1e-6 for every integer position below 2^24,
     since full rotations are subtracted before rounding; with "dynamic" they are off by up to
@@ -57,9 +62,9 @@ class Rotary(Position):
         dim: number of rotated features, the first ones of each head; None for all.
         layout: which features form a pair: "half_split" (i and i + d/2: Llama, GPT-NeoX, KerasHub)
             or "interleaved" (2i and 2i + 1: the paper, GPT-J). It must match trained weights.
-        scaling: None, "linear", "dynamic", "yarn", "llama3" or "longrope".
-        factor: of the scaling, at least 1.
-        original_max_length: the length of training, for all scalings but "linear".
+        scaling: None, "linear", "dynamic", "yarn", "llama3", "longrope" or "proportional".
+        factor: of the scaling, at least 1; above 0 with "linear" and "proportional".
+        original_max_length: the length of training, for all scalings but these two.
         beta_fast, beta_slow: of "yarn" and "llama3".
         attention_factor: multiplier of "yarn" and "longrope"; None for the one above.
         truncate: whether the ends of the ramp of "yarn" are rounded to whole features.
@@ -108,14 +113,15 @@ class Rotary(Position):
         rotated_size(dim, dim or 2, dim or 2)
         self.layout = shapes.check_choice("layout", layout, get_args(Layout))
         self.scaling = shapes.check_choice("scaling", scaling, get_args(Scaling))
-        self.factor = shapes.check_number("factor", factor, minimum=1)
+        lowest = {"above": 0} if scaling in _FREE else {"minimum": 1}
+        self.factor = shapes.check_number("factor", factor, **lowest)
         if scaling is None and factor != 1:
             raise ValueError(
                 f"`factor` requires `scaling`, which must be one of {get_args(Scaling)[1:]}. "
                 f"Received: scaling=None, factor={factor}"
             )
         self.original_max_length = shapes.check_count(
-            "original_max_length", original_max_length, optional=scaling in (None, "linear")
+            "original_max_length", original_max_length, optional=scaling in (None, *_FREE)
         )
         # Whether the frequencies depend on L: a key is then rotated by more than its own position.
         self.needs_length = scaling in ("dynamic", "longrope")
@@ -172,6 +178,8 @@ class Rotary(Position):
         """θ with the divisors of "longrope"."""
         scaling = self.scaling, self.factor, self.original_max_length, self.truncate
         found = _frequencies(size, self.max_wavelength, *scaling, self.beta_fast, self.beta_slow)
+        if self.scaling == "proportional" and self.dim is not None:
+            found = np.where(np.arange(size // 2) < self.dim // 2, found, 0.0)
         if factors is None:
             return found
         if len(factors) != size // 2:
@@ -190,8 +198,11 @@ class Rotary(Position):
         return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_length))
 
     def _size(self, query_size, key_size):
-        """The number of rotated features."""
-        return rotated_size(self.dim, query_size, key_size)
+        """The number of features among which pairs are rotated."""
+        size = rotated_size(self.dim, query_size, key_size)
+        if self.scaling != "proportional":
+            return size
+        return rotated_size(None, query_size, key_size)
 
     def _stretch(self, last, size):
         """The multiplier of the frequencies in "dynamic", (d/2,) or (B, 1, d/2)."""
@@ -421,17 +432,29 @@ class AxialRotary(Rotary):
     `c · max_wavelength^(−2in / d)`. The first pairs are those of the first axis, the rows.
     Positions of the prefix are not rotated.
 
+    With `axes`, the pair i of all, i = 0 … d/2 − 1, has `max_wavelength^(−2i / d)`, and an axis of
+    its own. "alternating" is the split of Pixtral: of n axes the a-th has the pairs a, a + n,
+    a + 2n …, and the pairs of the first axis come first. Numbers of axes, one for each pair, are
+    the sections of Qwen2-VL's M-RoPE. There, texts have cells too: with `diagonal`, the first
+    coordinate counts along all axes, and a token of text is the first cell of its own grid,
+    p · height · width, as is that of an image, whose patches are the cells from there on.
+
     Args:
         grid, prefix: as of `patterns.GridWindow`.
-        **kwargs: those of `Rotary`: `max_wavelength`, which is 100 in Heo et al. 2024; `layout`,
-            which is "interleaved" in EVA-02, and "half_split" in Qwen2-VL; `dim`, a multiple of
-            twice the number of axes; `scaling="linear"` with `factor`, the grid's size to that in
-            training, as in EVA-02.
+        axes: None for as many pairs for each axis, each with all wavelengths; "alternating"; or the
+            number of an axis for each of the d / 2 pairs, such as `[0] * 16 + [1] * 24 + [2] * 24`.
+        diagonal: whether the first coordinate is added to each of the others.
+        normalized: whether coordinates are those of the middles of cells in a grid from −1 to 1,
+            whatever its size, as in DINOv3, with `scaling="linear"` and a `factor` of 1 / 2π.
+        **kwargs: those of `Rotary`: `max_wavelength`, 100 in Heo et al. 2024 and DINOv3; `layout`,
+            "interleaved" in EVA-02 alone; `dim`, a multiple of twice the number of axes; as in
+            EVA-02, `scaling="linear"` with `factor`, the grid's size to that in training.
 
     Raises:
         ValueError: a number or a name is not as described, the scaling depends on the length
-            ("dynamic", "longrope"), or the number of features to rotate is no multiple of twice
-            the number of axes, exceeds the features, or differs between sides.
+            ("dynamic", "longrope") or is "proportional", or the number of features to rotate is no
+            multiple of twice the number of axes, is not twice that of `axes`, exceeds the features,
+            or differs between sides.
 
     >>> import keras
     >>> from keras_attention import SelfAttention, positions
@@ -447,12 +470,23 @@ class AxialRotary(Rotary):
 
     counts = False
 
-    def __init__(self, grid: Sequence[int], prefix: int = 0, **kwargs: Any):
+    def __init__(
+        self,
+        grid: Sequence[int],
+        prefix: int = 0,
+        axes: Literal["alternating"] | Sequence[int] | None = None,
+        diagonal: bool = False,
+        normalized: bool = False,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.grid, self.prefix = Grid.of(grid, prefix)
-        if self.needs_length:
+        self.axes = _axes(axes, len(self.grid))
+        self.diagonal = shapes.check_flag("diagonal", diagonal)
+        self.normalized = shapes.check_flag("normalized", normalized)
+        if self.needs_length or self.scaling == "proportional":
             raise ValueError(
-                "`scaling` of AxialRotary must not depend on the length. "
+                "`scaling` of AxialRotary must not depend on the length, nor be 'proportional'. "
                 f"Received: scaling={self.scaling!r}"
             )
 
@@ -462,15 +496,51 @@ class AxialRotary(Rotary):
         return size
 
     def _angles(self, positions, size, last):
-        frequencies = self._frequencies(size // len(self.grid), None)
-        numbers = Grid(self.grid, self.prefix).numbers(positions)
-        found = [angles(along, frequencies) for along in numbers]
-        return ops.concatenate(found, axis=-1)
+        count = len(self.grid)
+        theta = self._frequencies(size if self.axes else size // count, None)
+        # The pairs of each axis.
+        chosen: list[Any] = [slice(None)] * count
+        if self.axes == "alternating":
+            chosen = [slice(axis, None, count) for axis in range(count)]
+        elif self.axes:
+            chosen = [np.flatnonzero(np.equal(self.axes, axis)) for axis in range(count)]
+        first, *others = Grid(self.grid, self.prefix).numbers(positions, self.normalized)
+        numbers = [first, *(first + along if self.diagonal else along for along in others)]
+        found = []
+        for along, pairs in zip(numbers, chosen, strict=True):
+            if self.normalized:  # These are small, and not whole.
+                found.append(along[..., None] * ops.cast(theta[pairs], along.dtype))
+            else:
+                found.append(angles(along, theta[pairs]))
+        found = ops.concatenate(found, axis=-1)
+        if not isinstance(self.axes, tuple):
+            return found
+        return ops.take(found, np.argsort(np.concatenate(chosen)), axis=-1)
+
+
+def _axes(axes, count):
+    """The argument `axes` of a grid of so many axes, checked."""
+    if axes is None or (isinstance(axes, str) and axes == "alternating"):
+        return axes
+    listed = isinstance(axes, (list, tuple))
+    if not listed or not all(shapes.is_number(n) and n in range(count) for n in axes):
+        raise ValueError(
+            f"`axes` must be None, 'alternating', or numbers below {count}, the number of axes of "
+            f"the grid. Received: axes={axes!r}"
+        )
+    return tuple(map(int, axes))
 
 
 def check_axes(position, size):
     """Raises unless the axes of a position's grid can share the `size` features."""
-    if size % (2 * len(position.grid)):
+    listed = getattr(position, "axes", None)
+    if isinstance(listed, tuple):
+        if 2 * len(listed) != size:
+            raise ValueError(
+                f"`axes` must be {size // 2} numbers, one for each pair of the {size} features to "
+                f"rotate. Received: {len(listed)}"
+            )
+    elif size % (2 * len(position.grid)):
         raise ValueError(
             f"{type(position).__name__} rotates features in pairs, as many for each axis of the "
             f"grid, so their number must be a multiple of {2 * len(position.grid)}. "

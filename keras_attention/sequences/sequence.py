@@ -98,6 +98,30 @@ class Order(NamedTuple):
         count = ops.sum(ops.cast(mask, "int32"), axis=1, keepdims=True)
         return cls(order, inverse, ops.arange(shape[1], dtype="int32") < count, axes)
 
+    @classmethod
+    def with_first(cls, chosen, count, real, compacts):
+        """Rows of up to `count` tokens (B, T) that are chosen among the real ones, and then of all.
+
+        These stay where they are, or are those of a compacted row; among them, the chosen ones are
+        masked. So the way back is the inverse in gradients too: those of masked tokens are 0.
+        """
+        length, chosen = ops.shape(chosen)[1], ops.logical_and(chosen, real)
+        first, rank = folding.real_first(chosen)
+        chosen = ops.logical_and(chosen, rank < count)
+        order = inverse = ops.arange(length, dtype="int32") + ops.zeros_like(first)
+        if compacts:
+            order, inverse = folding.real_first(real)
+        places = ops.arange(count, dtype="int32")
+        # Of fewer tokens than places, some place has one again, which is masked.
+        first = ops.take(first, ops.minimum(places, length - 1), axis=1)
+        used = places < ops.sum(ops.cast(chosen, "int32"), axis=1, keepdims=True)
+        others = ops.logical_and(real, ops.logical_not(chosen))
+        return cls(
+            ops.concatenate([first, order], axis=1),
+            ops.where(chosen, rank, count + inverse),
+            ops.concatenate([used, ops.take_along_axis(others, order, axis=1)], axis=1),
+        )
+
     def compacted(self, x):
         """Inputs (B, T, …) with the real tokens first."""
         return self._moved(x, self.order, self.inverse)
@@ -119,7 +143,7 @@ class Order(NamedTuple):
 
     def numbers(self, array):
         """Numbers of tokens, (B or 1, T), such as a mask, with the real tokens first."""
-        return ops.take_along_axis(ops.broadcast_to(array, ops.shape(self.order)), self.order, 1)
+        return ops.take_along_axis(ops.broadcast_to(array, ops.shape(self.inverse)), self.order, 1)
 
     def pairs(self, array, axis, back=False):
         """An array of pairs, with four axes, with the tokens of one of them in order, or back."""
@@ -178,6 +202,18 @@ class Pairs(NamedTuple):
             of_query = self._order(self.query_mask, self.query, axes)
         if of_query is of_key is None:
             return self
+        return self._ordered(of_query, of_key)
+
+    def with_first(self, chosen, count):
+        """The same of one sequence, with tokens that are chosen before all; see `Order`."""
+        real = masks.whole(self.key_mask, self.value)
+        order = Order.with_first(chosen, count, real, self.counts_tokens)
+        # Masks of all tokens, although there may have been none.
+        found = self._replace(query_mask=real, key_mask=real, seen=real)
+        return found._ordered(order, order)
+
+    def _ordered(self, of_query, of_key):
+        """The same in an order of queries, and one of keys."""
         tensors, orders = (self.query, self.value, self.key), (of_query, of_key, of_key)
         query, value, key = once(lambda x, order: order.compacted(x), tensors, orders)
         texts = self.segment_ids

@@ -85,6 +85,10 @@ ROWS = {
     "Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(
         X, use_causal_mask=True, positions=np.arange(T)
     ),
+    "`global_mask` is of one.*(two sequences|'?<?ALiBi)": (
+        lambda: ka.LongformerAttention(2, 4, 1)(X, Y, global_mask=true(B, T)),
+        lambda: ka.LongformerAttention(2, 4, 1, position="alibi")(X, global_mask=true(B, T)),
+    ),
     "Received: use_causal_mask": lambda: ka.LinformerAttention(2, 4, T, 2)(X, use_causal_mask=True),
     "max_length=2 keys. Received: 3": (
         lambda: ka.LinformerAttention(2, 4, T - 1, 2)(X),

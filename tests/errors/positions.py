@@ -42,7 +42,17 @@ ROWS = {
         (2, 2), scaling="dynamic", original_max_length=4
     ),
     "`factor` requires `scaling`.*factor=2.0": lambda: positions.Rotary(factor=2.0),
-    "`factor` .*factor=0.5": lambda: positions.Rotary(scaling="linear", factor=0.5),
+    "`factor` .*factor=0.5": lambda: positions.Rotary(
+        scaling="yarn", factor=0.5, original_max_length=4
+    ),
+    r"numbers below 2.*axes=\[0, 2\]": lambda: positions.AxialRotary((2, 2), axes=[0, 2]),
+    "`axes` must be 2 numbers.*Received: 3": lambda: over(
+        positions.AxialRotary((2, 2), axes=[0, 1, 1]), CELLS
+    ),
+    "`terms` .*terms='c2p'": lambda: positions.Disentangled(terms="c2p"),
+    "with `own_projections` .*key_dim=None": lambda: ka.Attention(
+        position=positions.Disentangled(8, 6, own_projections=True)
+    )(X),
     "above 2.*beta_fast=1": lambda: positions.Rotary(beta_fast=1, beta_slow=2),
     "original_max_length=None": lambda: positions.Rotary(scaling="yarn", factor=2.0),
     "Rotary rotates .*Received: 3": lambda: positions.Rotary(dim=3),

@@ -68,7 +68,7 @@ ROWS = {
     "`grid` .*grid=16": lambda: patterns.Axial(16),
     r"`size` .*size=\(3, 3, 3\)": lambda: patterns.Neighborhood((8, 8), (3, 3, 3)),
     r"size=\(4, 4\), shift=\(4, 4\)": lambda: patterns.GridWindow((8, 8), 4, 4),
-    r"must be odd.*size=\(4, 4\)": lambda: patterns.Neighborhood((8, 8), 4),
+    r"size=\(3, 3\), dilation=\(2, 3\)": lambda: patterns.Neighborhood((8, 8), 3, 0, (2, 3)),
     "`axis` .*axis=2": lambda: patterns.Axial((8, 8), 2),
     "`patterns` of And .*'causal'": (TypeError, lambda: patterns.And("causal")),
     r"Received: Causal\(\)": (TypeError, lambda: patterns.Causal() and patterns.Causal()),

@@ -7,8 +7,8 @@ import pytest
 import keras_attention as ka
 from keras_attention import ClassToken, LearnedPositionEmbedding, ScaledEmbedding
 from keras_attention import SinCosPositionEmbedding as SinCos
-from keras_attention.layers.embeddings.grid_embedding import resizing
 from keras_attention.sequences import masks
+from keras_attention.sequences.grid import resizing
 from tests.arrays import close, numpy, random, wide
 from tests.compiled import call
 from tests.gradients import gradients, weight_gradients

@@ -41,17 +41,23 @@ def xpos(w, q, k, i, j, h):
     return q[:2] @ k[:2] * (0.2 / 1.2) ** ((i - j) / 3.0) + q[2:] @ k[2:]
 
 
-def transformer_xl(w, q, k, i, j, h):
-    kernel, u, v = w
-    r = np.concatenate([f((i - j) * theta(6, 50.0)) for f in (np.sin, np.cos)])
-    root = K**-0.5
-    return (q + root * u[h]) @ k + (q + root * v[h]) @ (r @ kernel[:, h])
+def transformer_xl(most):
+    def equation(w, q, k, i, j, h):
+        (kernel, u, v), root, distance = w, K**-0.5, np.clip(i - j, -most, most)
+        r = np.concatenate([f(distance * theta(6, 50.0)) for f in (np.sin, np.cos)])
+        return (q + root * u[h]) @ k + (q + root * v[h]) @ (r @ kernel[:, h])
+
+    return equation
 
 
-def disentangled(w, q, k, i, j, h):
-    n = deberta(i - j, 8, 6)
-    # The products are divided by √(3 K), of which q has √K already.
-    return (q @ k + q @ w[1][n, h] + k @ w[0][n, h] * K**-0.5) / math.sqrt(3)
+def disentangled(c2p=1, p2c=1):
+    def equation(w, q, k, i, j, h):
+        n = deberta(i - j, 8, 6)
+        # The products are divided by √(3 K), of which q has √K already.
+        terms = q @ k + c2p * q @ w[1][n, h] + p2c * k @ w[0][n, h] * K**-0.5
+        return terms / math.sqrt(1 + c2p + p2c)
+
+    return equation
 
 
 def deberta(distance, num_buckets, max_distance):
@@ -66,8 +72,11 @@ def deberta(distance, num_buckets, max_distance):
     return min(max(k + distance, 0), 2 * k - 1)
 
 
-def shaw(per_head):
-    return lambda w, q, k, i, j, h: q @ (k + w[0][h * per_head, np.clip(j - i, -3, 3) + 3])
+def shaw(per_head, left=3, right=3):
+    def row(i, j):
+        return np.clip(j - i, -left, right) + left
+
+    return lambda w, q, k, i, j, h: q @ (k + w[0][h * per_head, row(i, j)])
 
 
 def offsets(sizes):
@@ -90,6 +99,12 @@ def continuous(w, q, k, i, j, h):
     share = np.sign(away) * np.log2(1 + 8 * np.abs(away) / [2, 4]) / np.log2(8)
     found = 16 / (1 + np.exp(-np.maximum(share @ w[0] + w[1], 0) @ w[2][:, h]))
     return q @ k + found * (0 not in (i, j))
+
+
+def sections(w, q, k, i, j, h):
+    """Of pairs with the column, the row and twice the column; columns count from the row on."""
+    both = [np.take((r, r + c), [1, 0, 1, 1]) * theta(K, 10000) for r, c in map(cells, (i, j))]
+    return turned(q, both[0]) @ turned(k, both[1])
 
 
 def axial(dim, wavelength, factor=1, **layout):
@@ -148,12 +163,20 @@ EQUATIONS = {
     "kerple-power": (lambda: positions.Kerple("power"), kerple_power),
     "fire": (lambda: positions.FIRE(3, threshold=2.5, scale=0.5), fire),
     "xpos": (lambda: positions.XPos(3.0, gamma=0.2, dim=2), xpos),
-    "transformer_xl": (lambda: positions.TransformerXL(6, max_wavelength=50), transformer_xl),
+    "transformer_xl": (lambda: positions.TransformerXL(6, 50), transformer_xl(99)),
+    "clipped_xl": (lambda: positions.TransformerXL(6, 50, max_distance=2), transformer_xl(2)),
     "cope": (lambda: positions.CoPE(2), cope),
-    "disentangled": (lambda: positions.Disentangled(8, 6), disentangled),
+    "disentangled": (lambda: positions.Disentangled(8, 6), disentangled()),
+    "c2p": (lambda: positions.Disentangled(8, 6, terms=["c2p"]), disentangled(p2c=0)),
+    "disentangled-p2c": (
+        lambda: positions.Disentangled(8, 6, terms=["p2c"], own_projections=True),
+        disentangled(c2p=0),
+    ),
     "shaw": (lambda: positions.Shaw(3, use_values=False), shaw(False)),
     "shaw-values": (lambda: positions.Shaw(3), shaw(False)),
     "shaw-heads": (lambda: positions.Shaw(3, per_head=True), shaw(True)),
+    "shaw-sides": (lambda: positions.Shaw((1, 3)), shaw(False, 1, 3)),
+    "shaw-past": (lambda: positions.Shaw([2, 0], per_head=True), shaw(True, 2, 0)),
     "grid": (lambda: positions.GridRelativeBias(**GRID), offsets((2, 3))),
     "grid-sizes": (lambda: positions.GridRelativeBias(**GRID, size=(1, 2)), offsets((1, 2))),
     "grid-continuous": (
@@ -166,6 +189,10 @@ EQUATIONS = {
             **GRID, layout="interleaved", dim=4, scaling="linear", factor=2.0
         ),
         axial(4, 10000, 2, layout="interleaved"),
+    ),
+    "axial-sections": (
+        lambda: positions.AxialRotary(**GRID, axes=[1, 0, 1, 1], diagonal=True),
+        sections,
     ),
     "mixed": (lambda: positions.MixedRotary(**GRID), mixed()),
     "mixed-interleaved": (
@@ -188,10 +215,12 @@ def expected_of(layer, equation, x, at, window):
     back = at[:, :, None] - at[:, None]
     mask = (back >= 0) & (back <= window) & REAL[:, None]
     w = [numpy(weight).astype("float64") for weight in layer.position.weights]
-    if equation is disentangled:
-        kernels = [numpy(d.kernel) for d in (layer.query_dense, layer.key_dense)]
+    if isinstance(layer.position, positions.Disentangled):
+        prefix = "_position_" * layer.position.own_projections or "_"
+        kernels = [getattr(layer, f"{prefix}{role}_dense", None) for role in ("query", "key")]
+        kernels = [np.zeros((D, G * K)) if d is None else numpy(d.kernel) for d in kernels]
         w = [np.einsum("nd,dhk->nhk", w[0], kernel.reshape(D, -1, K)) for kernel in kernels]
-        w[1] = np.repeat(w[1], H // G, axis=1)
+        w = [np.repeat(table, H // table.shape[1], axis=1) for table in w]
     scores = np.zeros((B, H, T, T))
     for b, h, t, s in zip(*np.nonzero(np.repeat(mask[:, None], H, axis=1)), strict=True):
         q, keys = query[b, t, h] * K**-0.5, key[b, :, h]
@@ -202,7 +231,8 @@ def expected_of(layer, equation, x, at, window):
     moved = 0.0
     if isinstance(layer.position, positions.Shaw) and layer.position.use_values:
         # Of pairs, with an axis of heads, of which there may be one.
-        moved = np.moveaxis(w[1][:, np.clip(-back, -3, 3) + 3], 0, 1)
+        left, right = np.broadcast_to(layer.position.max_distance, 2)
+        moved = np.moveaxis(w[1][:, np.clip(-back, -left, right) + left], 0, 1)
     mask = mask[:, None]
     return definition.attend(0 * query, key, value, bias=scores, mask=mask, value_offsets=moved)
 

@@ -1,7 +1,7 @@
 """Absolute positions on a grid, such as that of the patches of an image: sinusoidal or learned."""
 
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from keras import ops
 
@@ -10,11 +10,7 @@ from keras_attention.core.hints import Constraint, Initializer, Regularizer, Ten
 from keras_attention.layers.embeddings import position_embedding
 from keras_attention.layers.embeddings.position_embedding import MergeMode, PositionEmbedding
 from keras_attention.sequences import shapes
-from keras_attention.sequences.grid import Grid
-
-Interpolation = Literal["cubic", "linear", None]
-# The parameter of the cubic kernel of PyTorch and OpenCV.
-CUBIC = -0.75
+from keras_attention.sequences.grid import Grid, Interpolation, resizing
 
 
 class GridEmbedding(PositionEmbedding, saved=False):
@@ -239,31 +235,3 @@ class LearnedGridEmbedding(GridEmbedding):
             table = ops.einsum("ts,...s->...t", weights, ops.moveaxis(table, axis, last))
             table = ops.moveaxis(table, last, axis)
         return table
-
-
-def resizing(source: int, target: Any, interpolation: Interpolation) -> Tensor:
-    """A matrix (target, source) that interpolates `source` values to another number of them."""
-    index = ops.cast(ops.arange(target, dtype="int32"), "float32")
-    at = (index + 0.5) * (source / ops.cast(target, "float32")) - 0.5
-    first = ops.floor(at)
-    part = at - first
-    if interpolation == "linear":
-        shares = {0: 1 - part, 1: part}
-    else:
-        shares = {-1: _far(1 + part), 0: _near(part), 1: _near(1 - part), 2: _far(2 - part)}
-    matrix = 0.0
-    for step, share in shares.items():
-        # Beyond an edge is the value at the edge.
-        cell = ops.clip(ops.cast(first, "int32") + step, 0, source - 1)
-        matrix = matrix + share[:, None] * ops.one_hot(cell, source, dtype="float32")
-    return matrix
-
-
-def _near(x):
-    """The cubic kernel of Keys 1981 at distances up to 1."""
-    return ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
-
-
-def _far(x):
-    """The same at distances from 1 to 2."""
-    return CUBIC * (((x - 5) * x + 8) * x - 4)

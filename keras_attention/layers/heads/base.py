@@ -59,7 +59,7 @@ class Heads:
 
     def count(self, role):
         """The number of heads of the query, the key or the value."""
-        return self.layer.num_heads if role == "query" else self.key_value_heads
+        return self.layer.num_heads if role.endswith("query") else self.key_value_heads
 
     def size(self, role, shape):
         """The number of features of a head, given the shape of the inputs."""
@@ -102,6 +102,13 @@ class Heads:
     def build(self, query_shape, value_shape, key_shape):
         """The projections of the layer by name: it has each as an attribute `_{name}_dense`."""
         return {}
+
+    def of_table(self, roles, shape):
+        """Projections of a position's table, apart from those of inputs of a shape, by name."""
+        raise ValueError(
+            "A position with `own_projections` needs a layer that projects its inputs, with "
+            f"`key_dim`. Received: key_dim={self.layer.key_dim}"
+        )
 
     def split(self, x, role):
         """The heads of one input, (B, T, H, K)."""
@@ -195,6 +202,14 @@ class DenseHeads(Heads):
         self.features = {role: shape[-1] for role, shape in found.items()}
         self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in found.items()}
         return found
+
+    def of_table(self, roles, shape):
+        made = {}
+        for role in roles:
+            name = f"position_{role}"
+            self.features[name], self.sizes[name] = shape[-1], self.sizes[role]
+            made[name] = self.projection(name, shape)
+        return made
 
     def projection(self, role, shape):
         """The layer that projects the query, the key or the value."""
