@@ -24,7 +24,7 @@ def attention(size, length):
     words = keras_attention.ScaledEmbedding(
         size, 64, embeddings_initializer="uniform", name="words"
     )(ids)
-    words = keras.layers.Dropout(0.5, (None, None, 1))(words)
+    words = keras.layers.Dropout(0.3, (None, None, 1))(words)
     x = keras.layers.Dropout(0.2)(keras_attention.LearnedPositionEmbedding(length)(words))
     near = keras_attention.patterns.SlidingWindow(NEAR, NEAR)
     x = keras_attention.TransformerBlock(128, 2, residual="pre", pattern=near)(x, mask=mask)
