@@ -188,7 +188,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self, x, layout, cache, training, return_attention_scores, use_causal_mask, arranged=None
     ):
         """What a call returns, of its `Pairs`; `arranged` puts their tokens in another order."""
-        if self.heads.axes is not None or x.pairwise:
+        axes, mask, bias = self.heads.axes, x.attention_mask, x.attention_bias
+        if axes is not None or mask is not None or bias is not None:
             x = self.heads.restricted(x)
         of_output = x.query_mask
         if arranged is not None:

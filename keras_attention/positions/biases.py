@@ -413,7 +413,7 @@ class ContinuousGridBias(_GridBias):
         shape = (self.units, query_shape[2])
         self.output_kernel = self.add_weight(shape, uniform, name="output")
 
-    def _inputs(self):
+    def _shares(self):
         """x of the offsets of each row of the table, a NumPy array (rows, axes)."""
         axes = []
         for size, n in zip(self.size, self.trained_size or self.size, strict=True):
@@ -425,8 +425,9 @@ class ContinuousGridBias(_GridBias):
         check_shared(self, self.output_kernel.shape[1], num_heads=num_heads)
         weights = self.hidden, self.hidden_bias, self.output_kernel
         kernel, bias, output = map(ops.convert_to_tensor, weights)
-        hidden = ops.relu(ops.matmul(ops.cast(self._inputs(), kernel.dtype), kernel) + bias)
-        table = self.max_bias * ops.sigmoid(ops.matmul(hidden, output))
+        hidden = ops.einsum("ra,au->ru", ops.cast(self._shares(), kernel.dtype), kernel)
+        logits = ops.einsum("ru,uh->rh", ops.relu(hidden + bias), output)
+        table = self.max_bias * ops.sigmoid(logits)
         table = ops.pad(table, [(0, 3 * bool(self.prefix)), (0, 0)])
         return looked_up(table, self.rows(i, j))
 
