@@ -151,7 +151,7 @@ _SWIN = (
 # are shifted, are those of images of the configuration, in all images.
 _SWINV2 = (
     _SWIN
-    | fields.defaults(pretrained_window_sizes=fields.read((0, 0, 0, 0), list | None))
+    | fields.defaults(pretrained_window_sizes=fields.read((0, 0, 0, 0), list))
     # Their table has a row too many: no such model runs.
     | fields.fixed(use_absolute_embeddings=False)
 )
@@ -219,7 +219,7 @@ def _slots(config, stage, size, second):
     """What the attention of a stage has beside sizes."""
     if not second:
         return {"position": positions.GridRelativeBias((size, size))}
-    count, sizes = len(config["depths"]), config["pretrained_window_sizes"] or ()
+    count, sizes = len(config["depths"]), config["pretrained_window_sizes"]
     if sizes and (len(sizes) < count or not all(isinstance(x, int) and x >= 0 for x in sizes)):
         config.refuse("pretrained_window_sizes", f"{count} integers of at least 0", sizes)
     trained = sizes[stage] or None if sizes else None
