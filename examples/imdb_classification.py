@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from examples import imdb_models, imdb_reviews, shared
+from examples import imdb_models, imdb_reviews, imdb_words, shared
 from examples.later import imdb_ngrams, keras, keras_attention, texts, training
 from examples.shared import at_least
 
@@ -144,7 +144,7 @@ def train(run, source, train_set, test_set, options):
         shown = test_set.texts[int(np.argmin(lengths))]
         probability, names, shares, _ = read(classifier, tokenizer, settings, None, shown)
         title = f"{verdict(probability)}: what each word adds to the logit"
-        run.write(PICTURE, lambda path: draw(path, names, shares, title))
+        run.write(PICTURE, lambda path: imdb_words.draw(path, names, shares, title))
     run.finish(test_loss=loss, test_accuracy=accuracy)
 
 
@@ -204,53 +204,16 @@ def predict(argv):
         probability, names, shares, bias = found
         print(f"{verdict(probability)}: {start}")
         if bias is not None:
-            print(f"    for positive: {signed(names, shares, 1)}")
-            print(f"    for negative: {signed(names, shares, -1)}")
+            print(f"    for positive: {imdb_words.signed(names, shares, 1)}")
+            print(f"    for negative: {imdb_words.signed(names, shares, -1)}")
             print(
                 f"    {shares.sum():+.2f} from words {bias:+.2f} = logit {shares.sum() + bias:+.2f}"
             )
         elif shares is not None:
-            print(f"    attended most: {percentages(names, shares)}")
+            print(f"    attended most: {imdb_words.percentages(names, shares)}")
         if options.page and shares is not None:
             page = keras_attention.visualization.attention_html
             page(shares[None], None, names, options.page, verdict(probability))
-
-
-def draw(path, names, shares, title):
-    """Draws a bar for each word, in the order of the text: to the right for "positive"."""
-    from matplotlib.figure import Figure
-
-    figure = Figure((5, 1 + 0.17 * len(names)), layout="constrained")
-    axes = figure.subplots()
-    axes.barh(range(len(names)), shares, color=np.where(shares < 0, "tab:red", "tab:blue"))
-    axes.axvline(0, color="black", linewidth=0.5)
-    axes.set_yticks(range(len(names)), names, fontsize=7, parse_math=False)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_title(title, fontsize=9)
-    figure.savefig(path, dpi=120, format="png")
-
-
-def signed(names, shares, sign):
-    """The words with the largest contributions of a sign, and what they sum to."""
-    totals = {}
-    for name, share in zip(names, shares, strict=True):
-        totals[name] = totals.get(name, 0.0) + float(share)
-    found = {name: total for name, total in totals.items() if sign * total >= 0.005}
-    ranking = sorted(found, key=lambda name: -abs(found[name]))
-    listed = [f"{name} {found[name]:+.2f}" for name in ranking[:8]]
-    rest = sum(found[name] for name in ranking[8:])
-    return ", ".join(listed + [f"others {rest:+.2f}"] * bool(ranking[8:])) or "nothing"
-
-
-def percentages(names, weights):
-    """The words with the largest weights, in percentages that sum to 100."""
-    totals = {}
-    for name, weight in zip(names, weights, strict=False):
-        totals[name] = totals.get(name, 0.0) + float(weight)
-    ranking = sorted(totals, key=totals.get, reverse=True)
-    if len(ranking) > 8:
-        ranking[8:], totals["others"] = ["others"], sum(totals[name] for name in ranking[8:])
-    return ", ".join(f"{name} {totals[name]:.1%}" for name in ranking)
 
 
 # The command line

@@ -202,7 +202,8 @@ def _dilated(grid, size, dilation, prefix):
         wide = [np.pad(x, ((0, 0), (0, most - x.shape[1])), constant_values=-1) for x in arrays]
         return np.concatenate(wide)
 
-    return Groups(*map(joined, zip(*found, strict=True)), prefix, grid=grid)
+    queries, keys = map(joined, zip(*found, strict=True))
+    return Groups(queries, keys, prefix, grid=grid)
 
 
 class Axial(_Grid):

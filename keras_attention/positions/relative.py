@@ -359,13 +359,13 @@ class Disentangled(Position):
 
     def _terms(self, spec, query, key, *projected):
         _check_of_a_layer(bool(projected))
-        query, key, *projected = map(semantics.finite, (query, key, *projected))
+        query, key, *tables = map(semantics.finite, (query, key, *projected))
         heads, size = query.shape[2:]
         found = []
         at: Positions = spec.positions
         # Positions with queries and keys exchanged.
         back = Positions(at.key, at.query, at.consecutive, -at.offset)
-        for term, table in zip(self.terms, projected, strict=True):
+        for term, table in zip(self.terms, tables, strict=True):
             if term == "c2p":
                 found.append(_products(query, table, self.rows(), heads, at))
                 continue

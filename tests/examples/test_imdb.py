@@ -12,6 +12,7 @@ from examples import (
     imdb_models,
     imdb_ngrams,
     imdb_reviews,
+    imdb_words,
     texts,
     training,
 )
@@ -233,18 +234,18 @@ def test_percentages_sum_to_100(name):
     model, row_of = small_model(name)
     for text in (*TEXTS, "the superb plot was not all dull at " * 30 + "zyxxy"):
         shares = imdb_models.weights(model, row_of(text)[None])
-        said = imdb_classification.percentages(text.split(), shares)
+        said = imdb_words.percentages(text.split(), shares)
         percentages = [float(part.split()[-1].rstrip("%")) for part in said.split("%, ")]
         assert sum(percentages) == pytest.approx(100, abs=0.5)
 
 
 def test_words_for_and_against():
     names, shares = ["a", "b", "a", "c", "d"], np.array([0.5, -1.0, 0.25, 0.001, 2.0])
-    assert imdb_classification.signed(names, shares, 1) == "d +2.00, a +0.75"
-    assert imdb_classification.signed(names, shares, -1) == "b -1.00"
-    assert imdb_classification.signed(names, np.zeros(5), 1) == "nothing"
+    assert imdb_words.signed(names, shares, 1) == "d +2.00, a +0.75"
+    assert imdb_words.signed(names, shares, -1) == "b -1.00"
+    assert imdb_words.signed(names, np.zeros(5), 1) == "nothing"
     many = list(map(str, range(10))), np.full(10, 0.5)
-    assert imdb_classification.signed(*many, 1).endswith("7 +0.50, others +1.00")
+    assert imdb_words.signed(*many, 1).endswith("7 +0.50, others +1.00")
     assert imdb_classification.verdict(0.25) == "negative, 75.0% sure"
 
 
