@@ -237,6 +237,12 @@ def settings_of(options):
     return settings | dict.fromkeys(["output", "devices", "pretrained"])
 
 
+def python():
+    """The interpreter of this process, as it can be typed here."""
+    path, here = Path(sys.executable), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
 def command(argv):
     """Trains a model, unless that is done, and prints how many test reviews it labels rightly."""
     parser = shared.command_line(PROGRAM, __doc__)
@@ -279,7 +285,7 @@ def command(argv):
     print(f"on {run.figures['dataset']}: {sizes}\nin {output}")
     if (output / PICTURE).exists():
         print(f"{output / PICTURE} shows what the words of a test review add to the logit.")
-    print(f'Ask it:\n    {shared.python()} -m {PROGRAM} predict {output} "A wonderful movie."')
+    print(f'Ask it:\n    {python()} -m {PROGRAM} predict {output} "A wonderful movie."')
 
 
 main = shared.program(command, predict=predict)

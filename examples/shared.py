@@ -111,12 +111,6 @@ def parse(parser, argv):
     return options
 
 
-def python():
-    """The interpreter of this process, as it can be typed here."""
-    path, here = Path(sys.executable), Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
-
-
 def one_line(error):
     """What an error says, without line breaks."""
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -25,7 +25,7 @@ def contents(path):
 def test_the_examples_are_short():
     paths = (ROOT / "examples").glob("*.py")
     lengths = [len(path.read_text(encoding="utf-8").splitlines()) for path in paths]
-    assert max(lengths) <= 310 and sum(lengths) <= 2740
+    assert max(lengths) <= 315 and sum(lengths) <= 2900
 
 
 # The command line
