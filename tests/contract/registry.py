@@ -414,7 +414,7 @@ def _entries():
         "pattern-or", attention, pattern=patterns.Prefix(1) | patterns.SlidingWindow(1, 0)
     )
     yield variant("pattern-not", attention, pattern=~patterns.Dilated(3))
-    cosine = functools.partial(scores.Cosine, 2.0, max_scale=3.0)
+    cosine = functools.partial(made, scores.Cosine, scale=2.0, max_scale=3.0)
     yield variant("CoPE-cosine", attention, position="cope", score=cosine, use_bias="qvo")
     yield variant("LocalAttention-predictive", ka.LocalAttention, mode="predictive", window=1)
     yield variant("Attention-raw", ka.Attention, num_heads=1, key_dim=None)
