@@ -316,7 +316,7 @@ def deleted_words():
         [name, f"{row['change']:.3f}", f"{row['change'] / least:.1f}", f"{row['other label']:.1%}"]
         for name, row in rows.items()
     ]
-    head = [f"{found['words']} words deleted", "change of the probability", "/ at random", "labels"]
+    head = [f"{found['words']} words deleted", "change of the probability", "/ at random", "other label"]
     return table(head, lines)
 
 
