@@ -92,7 +92,8 @@ class Cosine(Score):
     def prepare_query(self, query: Tensor) -> Tensor:
         if self.max_scale is None:
             return unit(query)
-        scale = ops.exp(ops.minimum(self.log_scale, math.log(self.max_scale)))
+        # `minimum` would round float64 on PyTorch, and fail on TensorFlow.
+        scale = ops.clip(ops.exp(self.log_scale), 0.0, self.max_scale)
         return unit(query) * ops.cast(scale, query.dtype)[:, None]
 
     def prepare_key(self, key: Tensor) -> Tensor:
