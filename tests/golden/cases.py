@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import generation
+from keras_attention import generation, patterns, positions, scores
 from keras_attention.layers.blocks import window_attention
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
@@ -180,8 +180,56 @@ def of_grid(**options):
     return model, (PATCHES[:, :, :3],)
 
 
+def slots(**options):
+    """A case of slots of an attention, over a grid of two by two cells, or one of three and one."""
+    return of_layer(ka.SelfAttention, 2, 4, **options)
+
+
+def read_by_latents():
+    """A block of Perceiver IO, whose output has nothing of the query."""
+    x = keras.Input((None, WIDTH))
+    options = {"cross_attention": True, "self_attention": False, "query_residual": False}
+    block = ka.TransformerBlock(16, 2, value_dim=3, norm={"context": "layer"}, **options)
+    return keras.Model(x, block(x, keras.layers.Masking()(x)))
+
+
+def normed_after_merging():
+    patches = keras.Input((2, 4, WIDTH))
+    return keras.Model(patches, ka.PatchMerging(norm_after=True)(patches))
+
+
 # Functions that make a model, and what it is called with.
 NEW = {
+    "neighborhood-dilated": slots(pattern=patterns.Neighborhood((2, 2), 1, dilation=2)),
+    "cosine-learned": slots(score=scores.Cosine(2.0, max_scale=3.0)),
+    "grid_bias-decomposed": slots(position=positions.GridRelativeBias((2, 2), decomposed=True)),
+    "continuous_bias": slots(position=positions.ContinuousGridBias((2, 2))),
+    "continuous_bias-all": slots(
+        position=positions.ContinuousGridBias((1, 3), (1, 2), 1, (1, 3), units=4, max_bias=8.0)
+    ),
+    "axial-alternating": slots(
+        position=positions.AxialRotary((2, 2), axes="alternating", normalized=True)
+    ),
+    "axial-diagonal": slots(position=positions.AxialRotary((2, 2), axes=[0, 1], diagonal=True)),
+    "transformer_xl-clipped": slots(position=positions.TransformerXL(max_distance=2)),
+    "disentangled-single": slots(
+        position=positions.Disentangled(4, 4, terms=("c2p",), own_projections=True)
+    ),
+    "block-perceiver": (read_by_latents, (VECTORS,)),
+    "patch_merging-after": (normed_after_merging, (PATCHES,)),
+    "gated_delta-published": of_layer(
+        *(ka.GatedDeltaNet, 4, 4),
+        num_key_heads=2,
+        max_rate=2.0,
+        epsilon=1e-6,
+        use_decay="features",
+        decay_rank=2,
+        gate_activation="sigmoid",
+    ),
+    "windows-fixed": of_grid(fixed_shift=True),
+    "slot_attention-biased": of_layer(
+        ka.SlotAttention, 2, WIDTH, 8, initial="learned", use_bias=True
+    ),
     "gated_linear-convolved": of_layer(
         ka.GatedLinearAttention, 2, 4, conv_kernel_size=3, num_key_value_heads=1
     ),
