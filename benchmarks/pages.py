@@ -316,8 +316,8 @@ def deleted_words():
         [name, f"{row['change']:.3f}", f"{row['change'] / least:.1f}", f"{row['other label']:.1%}"]
         for name, row in rows.items()
     ]
-    head = [f"{found['words']} words deleted", "change of the probability", "/ at random", "other label"]
-    return table(head, lines)
+    head = [f"{found['words']} words deleted", "change of the probability", "/ at random"]
+    return table([*head, "other label"], lines)
 
 
 TABLES = {

@@ -1,8 +1,9 @@
 """`--share N`: one in N of the cases of all tests, where the others run elsewhere.
 
 On JAX, which compiles each of them anew, and of the slow tests CI runs one in N: of layers and of
-the relations of `tests/contract` half on JAX, where PyTorch and TensorFlow have all. A test of fewer than N cases has one of them in some
-shares and none in others. Which ones changes with the package (by `FUZZ_SEED`).
+the relations of `tests/contract` half on JAX, where PyTorch and TensorFlow have all. A test of
+fewer than N cases has one of them in some shares and none in others. Which ones changes with the
+package (by `FUZZ_SEED`).
 """
 
 import collections
