@@ -98,10 +98,19 @@ def main():
             for head in range(HEADS)
         ]
         axes.scatter(importance[name], without, color=color, label=name)
-        for head in range(HEADS):
-            at = importance[name][head], without[head]
-            axes.annotate(f" {head}", at, fontsize=10, color=color)
-    axes.set(xlabel="head_importance", ylabel="accuracy without the head", ylim=(0, 1.05))
+        for rank, head in enumerate(np.argsort(importance[name])):
+            # Above and below in turns, since heads of like importance are near each other.
+            axes.annotate(
+                str(head),
+                (importance[name][head], without[head]),
+                (0, 7 if rank % 2 else -7),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if rank % 2 else "top",
+                fontsize=10,
+                color=color,
+            )
+    axes.set(xlabel="importance of each head, numbered from 0", ylabel="accuracy without the head", ylim=(0, 1.15))
     axes.legend(frameon=False, fontsize=10)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)
