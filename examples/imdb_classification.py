@@ -26,7 +26,7 @@ DEFAULT = "attention"
 FORMER = {"best": "ngrams", "transformer": "wide"}
 # What each model is trained with, where the command line does not say otherwise.
 RECIPES = {
-    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=2),
+    "attention": dict(vocabulary_size=30_000, max_length=512, batch_size=64, epochs=3),
     "wide": dict(vocabulary_size=100_000, max_length=512, batch_size=128, epochs=1),
     "post": dict(vocabulary_size=20_000, max_length=80, batch_size=32, epochs=2),
     "ngrams": dict(vocabulary_size=100_000, max_length=1024, batch_size=128, epochs=3),
@@ -88,8 +88,8 @@ def pad(rows, settings):
 def train(run, source, train_set, test_set, options):
     """Trains a model, or resumes it, and writes what the run is for.
 
-    Epochs are measured on the test reviews, as in the post, or with --validation on training ones.
-    Nothing is chosen by either: the model that is kept is the last.
+    With --validation each epoch is measured on held-out training reviews. Nothing is chosen by
+    them: the model that is kept is the last.
     """
     settings, seed = run.settings, options.seed
     train_set, test_set = (found.limited(options.limit, seed) for found in (train_set, test_set))
@@ -108,7 +108,8 @@ def train(run, source, train_set, test_set, options):
     tokenizer = texts.tokenizer_of(run, lambda: tokenizer or learn_tokenizer(*learn))
     rows = {name: encode(tokenizer, found.texts, settings) for name, found in sets.items()}
     steps = settings["epochs"] * -(-len(rows["train"]) // settings["batch_size"])
-    size, ngrams, optimizer = tokenizer.get_vocab_size(), 0, keras.optimizers.Adam()
+    size, ngrams = tokenizer.get_vocab_size(), 0
+    optimizer, loss = keras.optimizers.Adam(), "binary_crossentropy"
     if settings["model"] in imdb_models.NGRAMS:
         rows, ngrams = imdb_ngrams.number(run, rows, size)
     classifier = imdb_models.build(settings, size, ngrams, model)
@@ -120,6 +121,7 @@ def train(run, source, train_set, test_set, options):
         # The epsilon, above Adam's own, keeps words of few reviews from large steps.
         rate = training.warmup_and_cosine(2e-3, steps, max(1, round(steps / 10)))
         optimizer = keras.optimizers.Adam(rate, epsilon=1e-5)
+        loss = keras.losses.BinaryCrossentropy(label_smoothing=0.1)
     elif settings["model"] == "wide":
         # Few steps are larger. The epsilon, above Adam's own, keeps rare n-grams nearer to 0.
         peak, warmup = min(5e-3, 0.294 / steps), max(1, round(steps / 2))
@@ -127,16 +129,14 @@ def train(run, source, train_set, test_set, options):
         optimizer = keras.optimizers.Adam(rate, epsilon=1e-5)
     elif model:
         optimizer = training.fine_tuning(settings["learning_rate"], steps)
-    how = {"metrics": ["accuracy"], "jit_compile": options.jit}
-    classifier.compile(optimizer, "binary_crossentropy", **how)
+    classifier.compile(optimizer, loss, metrics=["accuracy"], jit_compile=options.jit)
     how = settings["batch_size"], lambda some: pad(some, settings), seed, options.devices
     batches = {
         name: training.batches_by_length(rows[name], found.labels[:, None], *how, name == "train")
         for name, found in sets.items()
     }
-    measured, adapters = batches.get("validation", batches["test"]), bool(options.lora)
-    how = training.resuming(run, batches["train"], settings["epochs"], adapters=adapters)
-    classifier.fit(batches["train"], validation_data=measured, **how)
+    how = training.resuming(run, batches["train"], settings["epochs"], adapters=bool(options.lora))
+    classifier.fit(batches["train"], validation_data=batches.get("validation"), **how)
     loss, accuracy = classifier.evaluate(batches["test"], verbose=0)
     run.write(shared.MODEL, keras.Model(classifier.input, classifier.output).save)
     if settings["model"] == "attention":
@@ -260,7 +260,12 @@ def command(argv):
         ("max-length", at_least(1), None, "words of a review, at most"),
         ("vocabulary-size", at_least(3), None, "different words, at most"),
         ("limit", at_least(2), None, "training reviews, and test reviews, at most"),
-        ("validation", shared.fraction, 0.0, "the part of training reviews to measure epochs on"),
+        (
+            "validation",
+            shared.fraction,
+            0.0,
+            "the part of training reviews to hold out and measure epochs on",
+        ),
     )
     shared.add_training_options(parser, None)
     options = shared.parse(parser, argv)

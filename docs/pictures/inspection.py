@@ -110,7 +110,11 @@ def main():
                 fontsize=10,
                 color=color,
             )
-    axes.set(xlabel="importance of each head, numbered from 0", ylabel="accuracy without the head", ylim=(0, 1.15))
+    axes.set(
+        xlabel="importance of each head, numbered from 0",
+        ylabel="accuracy without the head",
+        ylim=(0, 1.15),
+    )
     axes.legend(frameon=False, fontsize=10)
     for axes in panels:
         axes.spines[["top", "right"]].set_visible(False)

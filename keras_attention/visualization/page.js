@@ -96,6 +96,14 @@ function onOthers() {
 
 // Drawing
 
+/** The end of the scale of a heat map, which the largest weights of three in four queries do not exceed. */
+function endOf(weights) {
+  const width = size("keys");
+  const each = Array.from({ length: size("queries") }, (_, row) => largest(weights.slice(row * width, (row + 1) * width)));
+  const seen = each.filter(Boolean).sort((one, other) => one - other);
+  return seen[Math.ceil(0.75 * (seen.length - 1))] || 1;
+}
+
 /** Draws weights on a canvas, a pixel each, or the largest of a few where it has fewer pixels. */
 function draw(canvas, weights, limit) {
   const [rows, columns] = SIDES.map(size);
@@ -114,7 +122,7 @@ function draw(canvas, weights, limit) {
     const value = style.getPropertyValue(name).trim();
     return [1, 3, 5].map((start) => parseInt(value.slice(start, start + 2), 16));
   });
-  const scale = 255 / (largest(cells) || 1);
+  const scale = 255 / endOf(weights);
   const image = new ImageData(canvas.width, canvas.height);
   cells.forEach((weight, cell) => {
     image.data.set([...(weight < 0 ? against : accent), Math.abs(weight) * scale], 4 * cell);
@@ -222,9 +230,10 @@ async function show(number, head) {
   shown.weights = tables.at(head);
   if (shown.listed !== number) list(tables);
   draw($("matrix"), shown.weights, MATRIX);
-  const most = largest(shown.weights);
-  $("most").textContent = format(most);
-  $("least").textContent = signed ? format(-most) : 0;
+  const end = endOf(shown.weights);
+  const beyond = largest(shown.weights) > end;
+  $("most").textContent = `${beyond ? "≥ " : ""}${format(end)}`;
+  $("least").textContent = signed ? `${beyond ? "≤ " : ""}${format(-end)}` : 0;
   const name = head === MEAN ? "mean of the heads" : `head ${head + 1}`;
   $("shown").textContent = [layer().name, layer().heads > 1 ? name : ""].filter(Boolean).join(", ");
   paint();

@@ -265,7 +265,7 @@ def test_a_run_trains_saves_and_predicts(folder, tmp_path, capsys, name):
         said = ran(main, run, *given, *options, files=files)
     finally:
         keras.config.set_dtype_policy("float32")
-    assert {"loss", "accuracy", "val_loss", "val_accuracy"} < set(said["epochs"][0])
+    assert ("val_accuracy" in said["epochs"][0]) == (name == "best")
     assert 0.0 <= said["test_accuracy"] <= 1.0 and said["dataset"] == "imdb (aclImdb folder)"
     assert said["settings"]["data_dir"] is True and not said["settings"]["sample"]
     if name == "best":
