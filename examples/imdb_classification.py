@@ -264,7 +264,7 @@ def command(argv):
             "validation",
             shared.fraction,
             0.0,
-            "the part of training reviews to hold out and measure epochs on",
+            "the part of training reviews to measure epochs on",
         ),
     )
     shared.add_training_options(parser, None)
