@@ -63,7 +63,7 @@ class DrawnFeatures(Score, saved=False):
             self.age = self.add_weight((), "zeros", dtype="int32", trainable=False, name="age")
             self._seed_generator = keras.random.SeedGenerator(self.seed)
 
-    def redraw(self, seed: int | None = None):
+    def redraw(self, seed: int | None = None) -> None:
         """Draws the vectors anew, of a layer that is built.
 
         On JAX, `fit` has weights of its own while it runs, so that this is for before or after it.
