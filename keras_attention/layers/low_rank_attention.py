@@ -238,8 +238,9 @@ class NystromAttention(LowRankAttention):
         found = self.over_few(queries, key, value, real_queries, key_mask).output
         # In half precision, what an inverse has multiplied might overflow.
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
-        given = between, self.num_iterations, self.initial_scale == "batch"
-        found = backend.matmul(nystrom.pseudo_inverse(*given), found)
+        one_scale = self.initial_scale == "batch"
+        inverse = nystrom.pseudo_inverse(between, self.num_iterations, one_scale)
+        found = backend.matmul(inverse, found)
         found = ops.transpose(found, (0, 2, 1, 3))
         if keys.shape[2] < query.shape[2] and self.score.weights:
             # The score has weights for each head of the keys, fewer than what is summed has.
