@@ -55,6 +55,7 @@ class LowRankAttention(MultiHeadAttention, saved=False):
 
 
 Sharing = Literal["heads", "key_value"]
+InitialScale = Literal["head", "batch"]
 
 
 class LinformerAttention(LowRankAttention):
@@ -175,6 +176,9 @@ class NystromAttention(LowRankAttention):
     Args:
         num_landmarks: the number of segments.
         num_iterations: steps of the pseudo-inverse.
+        initial_scale: of whose A the norms in Z_0 are: "head" for each by itself; "batch" for the
+            largest of all heads and rows, as in the published models, by which a row's output
+            depends on the other rows of its batch.
         conv_kernel_size: None, or the width of a depthwise convolution of the values, one for each
             head, that is added to its output (section "Nyströmformer", a skip connection). Keys
             must then be as many as queries.
@@ -205,6 +209,7 @@ class NystromAttention(LowRankAttention):
         value_dim: int | None = None,
         num_iterations: int = 6,
         conv_kernel_size: int | None = None,
+        initial_scale: InitialScale = "head",
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
@@ -212,6 +217,9 @@ class NystromAttention(LowRankAttention):
         self.num_landmarks = shapes.check_count("num_landmarks", num_landmarks)
         self.num_iterations = shapes.check_count("num_iterations", num_iterations)
         self.conv_kernel_size = shapes.check_optional_count("conv_kernel_size", conv_kernel_size)
+        self.initial_scale = shapes.check_choice(
+            "initial_scale", initial_scale, get_args(InitialScale)
+        )
         self.heads = NystromHeads(self)
 
     @functools.cached_property
@@ -230,7 +238,9 @@ class NystromAttention(LowRankAttention):
         found = self.over_few(queries, key, value, real_queries, key_mask).output
         # In half precision, what an inverse has multiplied might overflow.
         found = ops.transpose(ops.cast(found, wide), (0, 2, 1, 3))
-        found = backend.matmul(nystrom.pseudo_inverse(between, self.num_iterations), found)
+        one_scale = self.initial_scale == "batch"
+        inverse = nystrom.pseudo_inverse(between, self.num_iterations, one_scale)
+        found = backend.matmul(inverse, found)
         found = ops.transpose(found, (0, 2, 1, 3))
         if keys.shape[2] < query.shape[2] and self.score.weights:
             # The score has weights for each head of the keys, fewer than what is summed has.

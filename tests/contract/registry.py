@@ -357,6 +357,7 @@ NO_CELL = NO_MEMORY | {
     "LinearAttention",
     "feature_map-EluFeatures",
     "feature_map-RandomFeatures",
+    "feature_map-ReluFeatures",
     "normalization-Hard",
 }
 # Whose last tokens see the first ones alone.

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 import keras_attention as ka
-from keras_attention import generation, patterns, positions, scores
+from keras_attention import feature_maps, generation, patterns, positions, scores
 from keras_attention.layers.blocks import window_attention
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
@@ -226,6 +226,14 @@ NEW = {
         decay_rank=2,
         gate_activation="sigmoid",
     ),
+    "linear-redrawn": of_layer(
+        ka.LinearAttention, 2, 4, feature_map=feature_maps.RandomFeatures(6, redraw_every=5)
+    ),
+    "linear-relu": of_layer(ka.LinearAttention, 2, 4, feature_map="relu"),
+    "linear-relu-all": of_layer(
+        ka.LinearAttention, 2, 4, feature_map=feature_maps.ReluFeatures(6, 1, 5, epsilon=0.1)
+    ),
+    "nystrom-one_scale": of_layer(ka.NystromAttention, 2, 4, 3, initial_scale="batch"),
     "windows-fixed": of_grid(fixed_shift=True),
     "slot_attention-biased": of_layer(
         ka.SlotAttention, 2, WIDTH, 8, initial="learned", use_bias=True

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention.feature_maps import RandomFeatures
+from keras_attention.feature_maps import RandomFeatures, ReluFeatures
 from tests.arrays import built, close, random, wide
 from tests.compiled import call
 from tests.definition import sigmoid, softmax
@@ -61,9 +61,14 @@ def silu(x):
 
 
 def linear(layer, w, x):
-    """Katharopoulos et al. 2020, equation 4."""
+    """Katharopoulos et al. 2020, equation 4; with features of relu, Choromanski et al. 2021."""
     query, key, value = heads(w, x)
-    query, key = (np.where(y > 0, y + 1, np.exp(y)) for y in (query, key))
+    if (features := layer.feature_map).name.startswith("relu"):
+        vectors = wide(features.vectors)
+        root, small = np.sqrt(vectors.shape[1]), features.epsilon
+        query, key = (np.maximum(y @ vectors, 0) / root + small for y in (query, key))
+    else:
+        query, key = (np.where(y > 0, y + 1, np.exp(y)) for y in (query, key))
     weights = np.einsum("bthk,bshk->bhts", query, key) * (CAUSAL if layer.causal else 1)
     weights = weights / weights.sum(-1, keepdims=True)
     return joined(w, weighted(weights, value)), weights
@@ -342,7 +347,8 @@ DEEPSEEK = {
     "num_groups": 4, "top_groups": 2, "shared_dim": 3,
 }  # fmt: skip
 LAYERS = [
-    (linear, ka.LinearAttention, SIZES, {}, {"causal": True}),
+    (linear, ka.LinearAttention, SIZES, {}, {"causal": True},
+     {"causal": True, "feature_map": ReluFeatures(6, seed=1, epsilon=0.1)}),
     (favor, ka.LinearAttention, SIZES, {"causal": True, "feature_map": RandomFeatures(16, seed=1)}),
     (retention, ka.Retention, SIZES, {"decays": (0.5, 0.9), "position": None}),
     (gated_linear, ka.GatedLinearAttention, SIZES, {"decay_rank": 3},

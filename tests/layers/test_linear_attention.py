@@ -1,5 +1,7 @@
 """Layers in time linear in the length, beside their equations."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -37,6 +39,33 @@ def test_random_features_are_drawn_by_the_seed_of_keras():
         found.append(numpy(layer.feature_map.vectors))
     np.testing.assert_array_equal(found[0], found[1])
     assert np.abs(found[0] - found[2]).max() > 0.1
+
+
+def test_vectors_are_drawn_anew():
+    """In a compiled step, where a map of two layers may be drawn anew between them; and by hand."""
+    features = RandomFeatures(6, seed=1, redraw_every=3)
+    x = y = keras.Input((T, D))
+    for _ in range(2):
+        y = ka.LinearAttention(H, K, feature_map=features)(y)
+    model = keras.Model(x, y)
+    model.compile("adam", "mse")
+    found = [numpy(features.vectors)]
+    for _ in range(5):
+        model.fit(X, X, verbose=0)
+        model.predict(X, verbose=0)
+        found.append(numpy(features.vectors))
+    assert int(features.age) == 1
+    for seed in (4, 4, None):
+        features.redraw(seed)
+        found.append(numpy(features.vectors))
+    assert int(features.age) == 0
+    # Of the ten calls of five steps, the fourth, the seventh and the tenth have new vectors.
+    changes = [np.abs(one - other).max() > 0.1 for one, other in itertools.pairwise(found)]
+    assert changes == [False, True, False, True, True, True, False, True]
+    for vectors in found:
+        for group in (vectors[:, :K], vectors[:, K:]):
+            unit = group / np.linalg.norm(group, axis=0)
+            np.testing.assert_allclose(unit.T @ unit, np.eye(group.shape[1]), atol=1e-5)
 
 
 @pytest.mark.parametrize("cls", [ka.GatedLinearAttention, ka.GatedDeltaNet])

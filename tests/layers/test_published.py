@@ -104,6 +104,29 @@ def longformer():
     )[0]
 
 
+def nystromformer(scale, kernel):
+    """Whole rows; or real tokens beside padding, of which theirs would have landmarks."""
+    config = transformers.NystromformerConfig(
+        **SIZES, num_landmarks=3, segment_means_seq_len=T, conv_kernel_size=kernel
+    )
+    module, w = filled(modeling("nystromformer").NystromformerSelfAttention(config))
+    options = {"initial_scale": scale, "conv_kernel_size": kernel}
+    roles = {role: linear(w, role) for role in ("query", "key", "value")}
+    layer = given(ka.NystromAttention(H, K, 3, **options), **roles)
+    layer.conv_kernel.assign(w["conv.weight"].reshape(H, kernel).T)
+    if scale == "batch":
+        return layer, lambda x: module(x)[0]
+    lengths, module.init_option = (9, 6), "exact"
+
+    def theirs(x):
+        found = torch.zeros_like(x)
+        for n, module.seq_len in enumerate(lengths):
+            found[n, : module.seq_len] = module(x[n : n + 1, : module.seq_len])[0][0]
+        return found
+
+    return lambda x: layer(x, query_mask=np.arange(T) < np.array(lengths)[:, None]), theirs
+
+
 def encoded(position, at, apply):
     """The products of queries and keys: as we encode them, and as `apply` does."""
 
@@ -176,6 +199,8 @@ ROWS = {
     "Disentangled, p2c": lambda: deberta("p2c"),
     "GridRelativeBias, decomposed": sam,
     "LongformerAttention, global_mask": longformer,
+    "NystromAttention, one scale": lambda: nystromformer("batch", 3),
+    "NystromAttention, padded": lambda: nystromformer("head", 5),
     "AxialRotary, normalized": dinov3,
     "AxialRotary, alternating": pixtral,
     "AxialRotary, sections": qwen2_vl,

@@ -30,11 +30,16 @@ def landmarks(heads, mask, count):
     return means, total[..., 0] > 0
 
 
-def pseudo_inverse(matrix, steps):
-    """The Moore-Penrose inverse (…, s, t), by equation 14; rows and columns of 0 are left out."""
+def pseudo_inverse(matrix, steps, one_scale=False):
+    """The Moore-Penrose inverse (…, s, t), by equation 14; rows and columns of 0 are left out.
+
+    Of all matrices, `one_scale` divides the first step by the largest norm.
+    """
     columns = ops.max(ops.sum(ops.abs(matrix), axis=-2), axis=-1, initial=0.0)
     rows = ops.max(ops.sum(ops.abs(matrix), axis=-1), axis=-1, initial=0.0)
     norms = (columns * rows)[..., None, None]
+    if one_scale:
+        norms = ops.max(norms, initial=0.0)
     found = ops.swapaxes(matrix, -1, -2) / ops.where(norms > 0, norms, 1)
     identity = ops.eye(matrix.shape[-2], dtype=matrix.dtype)
     for _ in range(steps):

@@ -25,8 +25,8 @@ class LinearAttention(StateAttention):
     earlier tokens.
 
     Args:
-        feature_map: φ, applied to each head: "elu" for `elu(x) + 1`, "favor", or an object of
-            `feature_maps`.
+        feature_map: φ, applied to each head: "elu" for `elu(x) + 1`, "favor", "relu", or an object
+            of `feature_maps`.
         causal: whether position t sees only positions up to t.
         **kwargs: all other arguments of `MultiHeadAttention` but those of weights: `score`,
             `normalization`, `pattern`, `position`, `dropout`, `sliding_window`, `flash_attention`,
@@ -98,6 +98,9 @@ class LinearAttention(StateAttention):
                 "A state has sums of tokens, and no weights of them. Received with a cache of "
                 "`make_cache`: return_attention_scores"
             )
+        if training and state is None and isinstance(self.score, feature_maps.DrawnFeatures):
+            with keras_private.uncast_variables():
+                self.score.count_call()
         if state is None and (key.shape[1] == 0 or _of_pairs(positions, **given)):
             with keras_private.uncast_variables():
                 return kernels.run(*slots.problem(self, query, key, value, positions, **given))
