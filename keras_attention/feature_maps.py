@@ -184,8 +184,8 @@ class RandomFeatures(DrawnFeatures):
 class ReluFeatures(DrawnFeatures):
     """Features of generalized attention, `φ(x) = relu(ω · x) / √m + ε`, for m vectors ω.
 
-    With them the models of proteins of Choromanski et al. 2021 learned most. Their products are no
-    estimate of softmax. The vectors, and all other arguments and errors, are those of
+    The best models of proteins of Choromanski et al. 2021 have them. Their products are no estimate
+    of softmax. The vectors, and all other arguments and errors, are those of
     `RandomFeatures`.
 
     Args:
