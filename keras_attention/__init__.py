@@ -44,6 +44,7 @@ from keras_attention.layers.linear_time.linear_attention import LinearAttention
 from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
+from keras_attention.layers.native_sparse_attention import NativeSparseAttention
 from keras_attention.layers.pooling import AttentionPooling, ClassToken, FeedForwardAttention
 from keras_attention.layers.presets import (
     AtrousSelfAttention,
@@ -96,6 +97,7 @@ __all__ = [
     "MixtureOfExperts",
     "MultiHeadAttention",
     "MultiHeadLatentAttention",
+    "NativeSparseAttention",
     "NystromAttention",
     "PatchEmbedding",
     "PatchMerging",

@@ -75,6 +75,8 @@ def _scale(name):
 # Before the names of arrays of tokens that all rows share. Their number is a multiple of this, so
 # that a program of one beginning serves others of nearly the same length.
 _SHARED, SHARED_MULTIPLE = "shared_", 64
+# Before the names of arrays of blocks of tokens.
+_BLOCK = "block_"
 
 
 def slots(length, spare, window):
@@ -245,6 +247,8 @@ class Layout:
     # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and
     # values are in the cache before the call; whether it has sums of tokens instead of tokens.
     appends = forgets = is_memory = is_state = False
+    # Whether it has keys as they are encoded by a position that can.
+    encodes = True
 
     def __init__(self, **arrays):
         self.arrays = arrays
@@ -300,11 +304,12 @@ class Layout:
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
         of_query = positions(cache["index"], backend.shape(query)[1], mask)
-        encoded = layer.position is not None and layer.position.encodes_alone
+        position = layer.position
+        encoded = self.encodes and position is not None and position.encodes_alone
         if encoded:
             # New keys alone: encoding all of them again would cost each step more than attention.
             with keras_private.uncast_variables():
-                query, key = layer.position.encode(query, key, of_query, of_query)
+                query, key = position.encode(query, key, of_query, of_query)
         cache, key, value, of_key, mask, lost = self.update(layer, cache, key, value, mask)
         filled, found = None, masks.of_pairs(x.query_mask, None, None)
         if of_key is None:
@@ -449,9 +454,9 @@ class Shared(Full):
         return shared | Layout.repeated(self, layer, own, rows)
 
 
-def _apart(cache):
-    """The arrays that all rows share, and those of each row."""
-    shared = {name: x for name, x in cache.items() if name.startswith(_SHARED)}
+def _apart(cache, prefix=_SHARED):
+    """The arrays whose names begin by that of a kind, and the others: shared ones, by default."""
+    shared = {name: x for name, x in cache.items() if name.startswith(prefix)}
     return shared, {name: x for name, x in cache.items() if name not in shared}
 
 
@@ -471,6 +476,63 @@ def merged(earlier, own):
     pairs = zip((of_rows(earlier.weights), own.weights), parts, strict=True)
     weights = [x * ops.cast(ops.exp(y[1] - lse), x.dtype)[..., None] for x, y in pairs]
     return result.replace(weights=ops.concatenate(weights, axis=-1))
+
+
+class Blocks(Full):
+    """All tokens so far, and the keys and values that a layer makes of blocks of them.
+
+    A third of the heads are those of which blocks are made.
+
+    Args:
+        size, stride: the tokens of a block, and from one's first to the next one's.
+    """
+
+    encodes = False
+
+    def __init__(self, size, stride, **arrays):
+        super().__init__(**arrays)
+        self.size, self.stride = size, stride
+
+    def shapes(self, batch, slots, heads, *sizes):
+        own = super().shapes(batch, slots, heads, *sizes)
+        of_blocks = super().shapes(batch, None, None, *sizes)
+        return own | {f"{_BLOCK}{name}": shape for name, shape in of_blocks.items()}
+
+    def extend(self, layer, cache, x):
+        blocks, own = _apart(cache, _BLOCK)
+        blocks = {name.removeprefix(_BLOCK): array for name, array in blocks.items()}
+        found = super().extend(layer, own, x)
+        ends = own["index"], found.cache["index"]
+        first, last = (ops.maximum((n - self.size) // self.stride + 1, 0) for n in ends)
+        # No more blocks can end in these tokens.
+        most = -(-backend.shape(x.query)[1] // self.stride)
+        at = first[:, None] + ops.arange(most, dtype="int32")
+        made = [
+            layer.compressed(name, self._of_blocks(heads, at))
+            for name, heads in (("key", found.key), ("value", found.value))
+        ]
+        blocks = append(blocks | {"index": first}, *made, at < last[:, None], last)
+        value, key = read(blocks, layer.compute_dtype)
+        del blocks["index"]
+        cache = found.cache | {f"{_BLOCK}{name}": array for name, array in blocks.items()}
+        return found._replace(cache=cache, gates=[*found.gates, key, value])
+
+    def _of_blocks(self, heads, at):
+        """(B, M, size, G, K): of the first third of the heads (B, C, 3G, K), the blocks `at`."""
+        batch, length, count, features = backend.shape(heads)
+        rows = ops.reshape(heads[:, :, : count // 3], (batch, length, count // 3 * features))
+        tokens = at[:, :, None] * self.stride + ops.arange(self.size, dtype="int32")
+        tokens = ops.minimum(ops.reshape(tokens, (batch, -1)), length - 1)
+        found = backend.take_rows(rows, tokens)
+        sizes = backend.shape(at)[1], self.size, count // 3, features
+        return ops.reshape(found, (batch, *sizes))
+
+    def grown(self, cache, slots, spare):
+        blocks, own = _apart(cache, _BLOCK)
+        blocks = {name.removeprefix(_BLOCK): array for name, array in blocks.items()}
+        blocks = super().grown(blocks, -(-slots // self.stride), 0)
+        blocks = {f"{_BLOCK}{name}": array for name, array in blocks.items()}
+        return super().grown(own, slots, spare) | blocks
 
 
 class Ring(Full):
@@ -548,13 +610,22 @@ class State(Layout):
 CONTEXT = Context(key="float", value="float", mask="bool")
 
 
+def _kinds(*names):
+    """The arrays of caches with these names: of multiples, and of floats."""
+    scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
+    return [arrays | {"index": "int32"} for arrays in (scaled, dict.fromkeys(names, "float"))]
+
+
+def of_blocks(size, stride):
+    """The layouts of caches of blocks of so many tokens."""
+    names = "key", "value", f"{_BLOCK}key", f"{_BLOCK}value"
+    return tuple(Blocks(size, stride, **arrays) for arrays in _kinds(*names))
+
+
 def _layouts(*names):
     """The layouts of caches with these arrays of tokens, in the order in which they are tried."""
     found: list[Layout] = [CONTEXT]
-    floats = dict.fromkeys(names, "float")
-    scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
-    for arrays in (scaled, floats):
-        arrays["index"] = "int32"
+    for arrays in _kinds(*names):
         shared = {f"{_SHARED}{name}": kind for name, kind in arrays.items() if name != "index"}
         kinds = Ring(**arrays, reached="int32"), Ring(**arrays), Full(**arrays)
         found += [*kinds, Shared(**shared, **arrays)]

@@ -66,6 +66,11 @@ GIVEN = {
     **dict.fromkeys((ka.Attention, ka.HardAttention, ka.LocalAttention, ka.SelfAttention), HEADS),
     **dict.fromkeys((ka.AtrousSelfAttention, ka.LocalSelfAttention, ka.SparseSelfAttention), HEADS),
     ka.SlotAttention: {"initial": "learned"},
+    # Of four blocks, three are chosen: the first, a query's own, and one of two.
+    ka.NativeSparseAttention: {
+        "block_size": 2, "stride": 1, "selected_size": 2, "num_selected": 3, "num_near": 1,
+        "window": 2,
+    },  # fmt: skip
     ka.PatchMerging: {"size": (1, 2), "grid": None},
     ka.LearnedGridEmbedding: GRID,
     ka.SinCosGridEmbedding: GRID,
