@@ -479,12 +479,9 @@ def merged(earlier, own):
 
 
 class Blocks(Full):
-    """All tokens so far, and the keys and values that a layer makes of blocks of them.
+    """All tokens so far, and keys and values that a layer makes of blocks of so many.
 
-    A third of the heads are those of which blocks are made.
-
-    Args:
-        size, stride: the tokens of a block, and from one's first to the next one's.
+    A third of the heads of a token are for these. One block begins every `stride` tokens.
     """
 
     encodes = False
@@ -494,44 +491,36 @@ class Blocks(Full):
         self.size, self.stride = size, stride
 
     def shapes(self, batch, slots, heads, *sizes):
-        own = super().shapes(batch, slots, heads, *sizes)
-        of_blocks = super().shapes(batch, None, None, *sizes)
-        return own | {f"{_BLOCK}{name}": shape for name, shape in of_blocks.items()}
+        found = super().shapes(batch, slots, heads, *sizes)
+        blocks = super().shapes(batch, None, None, *sizes)
+        return found | {f"{_BLOCK}{name}": shape for name, shape in blocks.items()}
 
     def extend(self, layer, cache, x):
         blocks, own = _apart(cache, _BLOCK)
-        blocks = {name.removeprefix(_BLOCK): array for name, array in blocks.items()}
-        found = super().extend(layer, own, x)
+        found, groups = super().extend(layer, own, x), layer.heads.key_value_heads
         ends = own["index"], found.cache["index"]
         first, last = (ops.maximum((n - self.size) // self.stride + 1, 0) for n in ends)
         # No more blocks can end in these tokens.
-        most = -(-backend.shape(x.query)[1] // self.stride)
-        at = first[:, None] + ops.arange(most, dtype="int32")
+        most = backend.shape(x.query)[1] // self.stride + 1
+        at = ops.arange((most - 1) * self.stride + self.size, dtype="int32")
+        at = ops.minimum(first[:, None] * self.stride + at, backend.shape(found.key)[1] - 1)
         made = [
-            layer.compressed(name, self._of_blocks(heads, at))
+            layer.compressed(
+                name, ops.take_along_axis(heads[:, :, :groups], at[..., None, None], 1)
+            )
             for name, heads in (("key", found.key), ("value", found.value))
         ]
-        blocks = append(blocks | {"index": first}, *made, at < last[:, None], last)
+        blocks = {name.removeprefix(_BLOCK): x for name, x in blocks.items()} | {"index": first}
+        ended = first[:, None] + ops.arange(most, dtype="int32") < last[:, None]
+        blocks = append(blocks, *made, ended, last)
         value, key = read(blocks, layer.compute_dtype)
-        del blocks["index"]
-        cache = found.cache | {f"{_BLOCK}{name}": array for name, array in blocks.items()}
-        return found._replace(cache=cache, gates=[*found.gates, key, value])
-
-    def _of_blocks(self, heads, at):
-        """(B, M, size, G, K): of the first third of the heads (B, C, 3G, K), the blocks `at`."""
-        batch, length, count, features = backend.shape(heads)
-        rows = ops.reshape(heads[:, :, : count // 3], (batch, length, count // 3 * features))
-        tokens = at[:, :, None] * self.stride + ops.arange(self.size, dtype="int32")
-        tokens = ops.minimum(ops.reshape(tokens, (batch, -1)), length - 1)
-        found = backend.take_rows(rows, tokens)
-        sizes = backend.shape(at)[1], self.size, count // 3, features
-        return ops.reshape(found, (batch, *sizes))
+        cache = {f"{_BLOCK}{name}": x for name, x in blocks.items() if name != "index"}
+        return found._replace(cache=found.cache | cache, gates=[*found.gates, key, value])
 
     def grown(self, cache, slots, spare):
         blocks, own = _apart(cache, _BLOCK)
-        blocks = {name.removeprefix(_BLOCK): array for name, array in blocks.items()}
-        blocks = super().grown(blocks, -(-slots // self.stride), 0)
-        blocks = {f"{_BLOCK}{name}": array for name, array in blocks.items()}
+        more = slots // self.stride + 1
+        blocks = {n: padded(x, 2, 0, max(0, more - x.shape[2])) for n, x in blocks.items()}
         return super().grown(own, slots, spare) | blocks
 
 

@@ -1,78 +1,64 @@
-"""`NativeSparseAttention`: blocks in short, a few of them in full, and a window, under one gate."""
+"""`NativeSparseAttention`: blocks in short, a few of them in full, and a window, under a gate."""
 
 import functools
 from typing import Any, ClassVar
 
 from keras import ops
 
-from keras_attention import patterns, positions, saving
+from keras_attention import patterns, saving
 from keras_attention.backend import backend
-from keras_attention.core import parts
-from keras_attention.kernels.sparse import selection
 from keras_attention.layers import kv_cache
-from keras_attention.layers.heads import EinsumHeads, projections
+from keras_attention.layers.heads import EinsumHeads
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import shapes
-from keras_attention.spec import Positions, cut
+from keras_attention.sequences.sizes import known
+from keras_attention.spec import Positions, cut, padded
 
 
 class NativeSparseAttention(MultiHeadAttention):
     r"""Native sparse attention of Yuan et al. 2025, sections 3.2 and 3.3, always causal.
 
-    Each query attends three times, to keys and values of three projections, and gates of its token,
-    g = sigmoid(x_t W_g) for each head, weigh the outputs (equation 5):
+    A head is `g_1 Attn(q, K̃, Ṽ) + g_2 Attn(q, K_I, V_I) + g_3 Attn(q, K_W, V_W)`, equation 5, with
+    keys and values of three projections, and `g = sigmoid(x_t W_g)`:
 
-        head_t = g_1 Attn(q_t, K̃, Ṽ) + g_2 Attn(q_t, K[I_t], V[I_t]) + g_3 Attn(q_t, near K, near V)
+    1. K̃ has a key for each block of `block_size` tokens, one of which begins every `stride`:
+       `W_2 silu(W_1 [k_1 + e_1; …; k_l + e_l])`, e being learned (equation 7). So has Ṽ. A query
+       sees the blocks that end before it or at it.
+    2. I are the tokens of `num_selected` blocks of `selected_size`: the first one, the `num_near`
+       last ones up to the query's own, and those to which the first attention gives most weight,
+       by strides that they share, of all heads of a key (equations 8 to 12).
+    3. W are the last `window` tokens, with the query's own.
 
-    1. K̃ has one key per block of `block_size` tokens, and a block begins every `stride` of them:
-       `W_2 silu(W_1 [k_1 + e_1; …; k_l + e_l])`, with vectors e of each place in a block
-       (equation 7); so has Ṽ. A query sees the blocks that end at its token or before.
-    2. I_t are the tokens of `num_selected` blocks of `selected_size` tokens: the first
-       `num_first`, the `num_near` last ones, the query's own included, and those to which the first
-       attention gives most weight, summed over the heads that share a key (equations 8 to 11).
-    3. The last `window` tokens, the query's own included.
-
-    Scores are computed of all pairs, and those of other blocks masked: it takes the time and the
-    memory of attention under an `attention_mask`, twice. It is for models trained so; to read fewer
-    keys needs a kernel for GPUs, which is not here.
+    All scores of the second are computed, and those of other blocks masked: it takes the time and
+    the memory, O(T²), of attention with an `attention_mask`. Less would need a kernel of its own.
 
     Args:
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
-        block_size, stride, selected_size: l, d and l' of the paper, whose sizes are the defaults.
-            `stride` must divide the other two, and `selected_size` be at least `block_size`.
-        num_selected, num_first, num_near: numbers of blocks; the first includes the other two.
-        window: number of tokens.
+        block_size, stride, selected_size, num_selected, window, num_near: as above, by default the
+            paper's. `stride` divides both sizes, of which `block_size` is not the larger one.
         intermediate_dim: rows of W_2; `key_dim` by default.
-        position: of queries and keys. That of a block is its last token's. It must depend on the
-            distance alone: "rotary", without scalings that depend on the length, or a position that
-            has a bias alone, such as "alibi".
-        use_bias: whether projections and gates have biases.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
-            `flash_attention`, `score`, `normalization`, `use_sink` and `scores_regularizer`.
+            `flash_attention`, `score`, `normalization`, `use_sink` and `scores_regularizer`. A
+            `position` encodes tokens by their own positions alone, such as "rotary", or has a bias
+            alone, such as "alibi". The position of a block is that of its last token.
 
-    Call arguments, results and errors are those of `MultiHeadAttention`, for one sequence, with
-    masks of padding alone: arguments for pairs are an error. Blocks are of real tokens, so padding
-    changes nothing wherever it is. A cache has the keys and values of all three projections, and of
-    the blocks.
+    Call arguments, results and errors are those of `MultiHeadAttention`, for one sequence with
+    masks of padding alone: arguments for pairs are an error. Blocks are of real tokens, so that
+    padding changes nothing, wherever it is.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 50, 32))
-    >>> layer = keras_attention.NativeSparseAttention(
-    ...     4, 8, block_size=4, stride=2, selected_size=8, num_selected=4, window=8
-    ... )
-    >>> first, cache = layer(x[:, :49], cache=layer.make_cache(batch_size=2, length=50))
-    >>> last, cache = layer(x[:, 49:], cache=cache)
-    >>> bool(keras.ops.max(keras.ops.abs(last - layer(x)[:, 49:])) < 1e-5)
-    True
+    >>> options = {"block_size": 4, "stride": 2, "selected_size": 8, "num_selected": 4, "window": 8}
+    >>> layer = keras_attention.NativeSparseAttention(num_heads=4, key_dim=8, **options)
+    >>> layer(x).shape
+    (2, 50, 32)
     """
 
     preset_pattern = patterns.Causal()
     own_traits: ClassVar = {
-        "has_weights": False,
-        "one_sequence": True,
-        "needs_positions": True,
-        "merges": False,
+        **dict.fromkeys(("has_weights", "merges"), False),
+        **dict.fromkeys(("one_sequence", "needs_positions"), True),
         "refused": OF_PAIRS,
         "refusal": "attends to blocks of one text, and has no weights of pairs",
         "tokens_reason": "its blocks are of the real tokens, one after another",
@@ -92,102 +78,103 @@ class NativeSparseAttention(MultiHeadAttention):
         selected_size: int = 64,
         num_selected: int = 16,
         window: int = 512,
-        num_first: int = 1,
         num_near: int = 2,
         intermediate_dim: int | None = None,
-        position: positions.PositionLike | None = None,
-        use_bias: bool = False,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
-        use_bias = shapes.check_flag("use_bias", use_bias)
-        super().__init__(
-            num_heads, key_dim, value_dim, use_bias=use_bias, position=position, **kwargs
-        )
-        self.block_size = shapes.check_count("block_size", block_size)
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.stride = shapes.check_count("stride", stride)
+        self.block_size = shapes.check_count("block_size", block_size)
         self.selected_size = shapes.check_count("selected_size", selected_size, block_size)
-        self.num_first = shapes.check_count("num_first", num_first, minimum=0)
         self.num_near = shapes.check_count("num_near", num_near)
-        self.num_selected = shapes.check_count("num_selected", num_selected, num_first + num_near)
+        self.num_selected = shapes.check_count("num_selected", num_selected, num_near + 1)
         self.window = shapes.check_count("window", window)
         self.intermediate_dim = shapes.check_optional_count("intermediate_dim", intermediate_dim)
-        if block_size % stride or selected_size % stride:
+        own, divided = self.position, block_size % stride == selected_size % stride == 0
+        alone = own is None or own.encodes_alone or own.overrides == {"bias"}
+        if not (divided and alone and (own is None or own.counts)):
             raise ValueError(
-                "`stride` must divide `block_size` and `selected_size`. Received: "
-                f"stride={stride}, block_size={block_size}, selected_size={selected_size}"
-            )
-        own = self.position
-        if own is not None and not (
-            own.counts and (own.encodes_alone or own.overrides == {"bias"})
-        ):
-            raise ValueError(
-                "`position` must encode a token by its position alone, or have a bias alone. "
-                f"Received: position={own!r}"
+                "`stride` must divide `block_size` and `selected_size`, and `position` encode a "
+                "token by its own position alone, or have a bias alone. Received: "
+                f"stride={stride}, block_size={block_size}, selected_size={selected_size}, "
+                f"position={own!r}"
             )
         self.heads = SparseHeads(self)
-
-    branch_gate_dense = parts.part("_branch_gate_dense", "The layer that makes the three gates.")
 
     @functools.cached_property
     def traits(self):
         return super().traits._replace(layouts=kv_cache.of_blocks(self.block_size, self.stride))
 
     def _stored_arrays(self, slots):
-        found = super()._stored_arrays(slots)
-        groups, number = self.heads.key_value_heads, selection.count(slots, self.stride)
-        return found | {f"block_{n}": (groups, number, x[2]) for n, x in found.items()}
+        found, groups = super()._stored_arrays(slots), self.heads.key_value_heads
+        blocks = {f"block_{name}": shape for name, shape in found.items()}
+        return found | {n: (groups, slots // self.stride + 1, x[2]) for n, x in blocks.items()}
 
-    def compressed(self, role, blocks):
-        """The keys or the values (B, N, G, K) of blocks (B, N, l, G, K) of those of tokens."""
-        blocks = ops.swapaxes(blocks, 2, 3)
-        places = ops.convert_to_tensor(getattr(self, f"compress_{role}_position"))
-        batch, number, groups, size, features = backend.shape(blocks)
-        blocks = blocks + ops.cast(places, blocks.dtype)
-        rows = ops.reshape(blocks, (batch, number, groups, size * features))
-        for name in ("in", "out"):
-            rows = projections.apply(self, self.heads.dense(f"compress_{role}_{name}"), rows)
-        return rows
+    def compressed(self, role, heads):
+        """Keys or values (B, N, G, K) of the blocks of those of tokens (B, S, G, K)."""
+        names = (f"compress_{role}_{name}" for name in ("position", "in", "out"))
+        weights = (ops.cast(ops.convert_to_tensor(getattr(self, n)), heads.dtype) for n in names)
+        place, into, out = weights
+        batch, length, groups, size = backend.shape(heads)
+        rows = ops.reshape(ops.swapaxes(heads, 1, 2), (batch * groups, length, size))
+        rows = ops.conv(rows, into, self.stride, "valid", "channels_last")
+        count = (length - self.block_size) // self.stride + 1
+        hidden = ops.reshape(rows, (batch, groups, count, into.shape[2]))
+        hidden = ops.silu(hidden + ops.einsum("glk,lkf->gf", place, into)[:, None])
+        return ops.swapaxes(backend.matmul(hidden, out), 1, 2)
 
     def attend(self, query, key, value, positions, training=None, gates=(), **given):
-        gate, *short = gates
+        attend, wide = super().attend, shapes.accumulation_dtype(query, key, value)
         keys, values = (ops.split(x, 3, axis=2) for x in (key, value))
-        attend, sizes = super().attend, (self.block_size, self.stride)
+        gate, *short = gates
         if not short:
+            # With blocks that have no end, and which no query sees.
             pairs = ("key", keys[0]), ("value", values[0])
-            short = [self.compressed(role, selection.blocks(x, *sizes)) for role, x in pairs]
-        wide = shapes.accumulation_dtype(query, key, value)
-        number = backend.shape(short[0])[1]
-        ends = self.block_size - 1 + self.stride * ops.arange(number, dtype="int32")
-        masks = [mask for mask in given["masks"] if mask.shape[3] == 1]
-        if given["key_mask"] is not None:
-            real = selection.blocks(given["key_mask"], *sizes)[:, :, -1]
+            short = [self.compressed(n, padded(x, 1, 0, self.block_size)) for n, x in pairs]
+        ends = ops.arange(backend.shape(short[0])[1], dtype="int32") * self.stride
+        ends = ends + (self.block_size - 1)
+        at, mask = Positions(positions.query, ends, consecutive=False), given["key_mask"]
+        masks = [x for x in given["masks"] if x.shape[3] == 1]
+        if mask is not None:
+            real = ops.take(padded(mask, 1, 0, self.block_size), ends, axis=1)
             masks.append(real[:, None, None])
-        at = Positions(positions.query, ends, consecutive=False)
         of_blocks = given | {"masks": tuple(masks), "key_mask": None, "return_weights": True}
-        # The weights that choose are not rounded.
+        # In full precision, since it is the weights that choose.
         first = attend(query, short[0], ops.cast(short[1], wide), at, training, **of_blocks)
-        of_tokens = given | {"masks": (*given["masks"], *self._selected(first, key, positions))}
-        second = attend(query, keys[1], values[1], positions, training, **of_tokens)
+        chosen = self._chosen(ops.stop_gradient(first.weights), positions, backend.shape(key)[1])
+        of_chosen = given | {"masks": (*given["masks"], *chosen)}
+        second = attend(query, keys[1], values[1], positions, training, **of_chosen)
         given["pattern"] = patterns.SlidingWindow(self.window - 1, 0)
         third = attend(query, keys[2], values[2], positions, training, **given)
-        found = [ops.cast(x.output, wide) for x in (first, second, third)]
-        output = sum(x * ops.cast(gate[..., n : n + 1], wide) for n, x in enumerate(found))
-        # A query with any key has the first block, or its own.
+        found = enumerate(ops.cast(x.output, wide) for x in (first, second, third))
+        output = sum(x * ops.cast(gate[..., n : n + 1], wide) for n, x in found)
         return second.replace(output=ops.cast(output, value.dtype))
 
-    def _selected(self, result, key, positions):
-        """The masks (B, H, T, S) of the selected tokens: one, or none if these are all."""
-        groups, size = self.heads.key_value_heads, self.selected_size
-        weights = ops.stop_gradient(result.weights)
-        sizes = self.block_size // self.stride, size // self.stride
-        weights = selection.importance(weights, groups, *sizes)
-        own, counts = positions.pairs[0] // size, (self.num_first, self.num_near)
-        found = selection.chosen(weights, own, self.num_selected, *counts)
-        if found is None:
+    def _chosen(self, weights, positions, length):
+        """The masks (B, H, T, S) of the selected tokens: one, or none where these are all."""
+        size, number, groups = self.selected_size, self.num_selected, self.heads.key_value_heads
+        batch, heads, queries, count = backend.shape(weights)
+        every = -(-length // size)
+        if known(every) and every <= number:
             return ()
-        found = ops.repeat(ops.repeat(found, self.num_heads // groups, axis=1), size, axis=3)
-        return (cut(found, 3, 0, backend.shape(key)[1]),)
+        # The tokens that a block of one kind (N, 1) shares with one of the other kind.
+        at, start = ops.arange(every, dtype="int32"), ops.arange(count, dtype="int32") * self.stride
+        start = start[:, None]
+        shared = ops.minimum(start + self.block_size, at * size + size)
+        shared = ops.maximum(shared - ops.maximum(start, at * size), 0)
+        weights = ops.reshape(weights, (batch, groups, heads // groups, queries, count))
+        worth = backend.matmul(ops.sum(weights, axis=2), ops.cast(shared, weights.dtype))
+        own = positions.pairs[0] // size
+        always = ops.logical_or(at == 0, at > own - self.num_near)
+        worth = ops.where(always, ops.cast(1e9, worth.dtype), worth)
+        worth = ops.where(at > own, ops.cast(-1, worth.dtype), worth)
+        if not known(every):
+            worth = padded(worth, 3, 0, number, -2)
+        best = ops.cast(ops.top_k(worth, number)[1], "int32")
+        found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
+        found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
+        return (cut(found, 3, 0, length),)
 
 
 class SparseHeads(EinsumHeads):
@@ -201,25 +188,18 @@ class SparseHeads(EinsumHeads):
         return self.count("key"), self.layer.key_dim, self.layer.value_dim
 
     def build(self, query_shape, value_shape, key_shape):
-        layer, gates = self.layer, (self.layer.num_heads, 3)
-        made = super().build(query_shape, value_shape, key_shape)
-        self.features["branch_gate"] = query_shape[-1]
-        given = "branch_gate", query_shape, 1, gates
-        made["branch_gate"] = self._einsum(*given, activation="sigmoid")
-        hidden = layer.intermediate_dim or layer.key_dim
+        layer, made = self.layer, super().build(query_shape, value_shape, key_shape)
+        self.features["gates"], gates = query_shape[-1], (layer.num_heads, 3)
+        made["gates"] = self._einsum("gates", query_shape, 1, gates, activation="sigmoid")
         for role, size in (("key", layer.key_dim), ("value", layer.value_dim)):
-            name, places = f"compress_{role}", (self.key_value_heads, layer.block_size, size)
-            weight = layer.add_weight(places, "zeros", name=f"{name}_position")
-            setattr(layer, f"{name}_position", weight)
-            features = layer.block_size * size
-            for end, units, inputs, activation in (
-                ("in", hidden, features, "silu"),
-                ("out", size, hidden, None),
-            ):
-                given = f"{name}_{end}", units, (None, inputs), False, activation
-                made[f"{name}_{end}"] = projections.dense(layer, *given)
+            into = layer.block_size, size, layer.intermediate_dim or layer.key_dim
+            sizes = {"position": (self.key_value_heads, *into[:2]), "in": into, "out": into[:0:-1]}
+            for part, shape in sizes.items():
+                name, start = f"compress_{role}_{part}", "zeros"
+                if part != "position":
+                    start = saving.clone_initializer(layer.kernel_initializer)
+                setattr(layer, name, layer.add_weight(shape, start, name=name))
         return made
 
     def split_all(self, query, key, value):
-        heads = super().split_all(query, key, value)
-        return [*heads, self.split(query, "branch_gate")]
+        return [*super().split_all(query, key, value), self.split(query, "gates")]
