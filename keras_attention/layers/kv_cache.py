@@ -260,8 +260,9 @@ class Layout:
         )
         own = {name: (batch, heads, slots, size) for name, size in of_names.items()}
         shared = {f"{_SHARED}{name}": (None, heads, None, size) for name, size in of_names.items()}
+        blocks = {f"{_BLOCK}{name}": (batch, None, None, size) for name, size in of_names.items()}
         numbers = dict.fromkeys(("index", "reached"), (batch,))
-        return own | shared | numbers | {"mask": (batch, slots)}
+        return own | shared | blocks | numbers | {"mask": (batch, slots)}
 
     def update(self, layer, cache, key, value, mask):
         """The next cache, and what a call attends to: (cache, key, value, positions, mask, lost).
@@ -490,11 +491,6 @@ class Blocks(Full):
         super().__init__(**arrays)
         self.size, self.stride = size, stride
 
-    def shapes(self, batch, slots, heads, *sizes):
-        found = super().shapes(batch, slots, heads, *sizes)
-        blocks = super().shapes(batch, None, None, *sizes)
-        return found | {f"{_BLOCK}{name}": shape for name, shape in blocks.items()}
-
     def extend(self, layer, cache, x):
         blocks, own = _apart(cache, _BLOCK)
         found, groups = super().extend(layer, own, x), layer.heads.key_value_heads
@@ -605,12 +601,6 @@ def _kinds(*names):
     return [arrays | {"index": "int32"} for arrays in (scaled, dict.fromkeys(names, "float"))]
 
 
-def of_blocks(size, stride):
-    """The layouts of caches of blocks of so many tokens."""
-    names = "key", "value", f"{_BLOCK}key", f"{_BLOCK}value"
-    return tuple(Blocks(size, stride, **arrays) for arrays in _kinds(*names))
-
-
 def _layouts(*names):
     """The layouts of caches with these arrays of tokens, in the order in which they are tried."""
     found: list[Layout] = [CONTEXT]
@@ -623,6 +613,7 @@ def _layouts(*names):
 
 # The second are of keys that are the values too.
 LAYOUTS, KEYS_ALONE = _layouts("key", "value"), _layouts("key")
+OF_BLOCKS = _kinds("key", "value", "block_key", "block_value")
 STATE = State(state="float", index="int32")
 # A state of exponentials, each divided by that of the largest exponent of its feature.
 STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")

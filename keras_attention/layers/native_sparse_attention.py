@@ -23,8 +23,8 @@ class NativeSparseAttention(MultiHeadAttention):
     keys and values of three projections, and `g = sigmoid(x_t W_g)`:
 
     1. K̃ has a key for each block of `block_size` tokens, one of which begins every `stride`:
-       `W_2 silu(W_1 [k_1 + e_1; …; k_l + e_l])`, e being learned (equation 7). So has Ṽ. A query
-       sees the blocks that end before it or at it.
+       `W_2 silu(W_1 [k_1 + e_1; …; k_l + e_l])`, e being learned, and W_1 having `key_dim` rows
+       (equation 7). So has Ṽ. A query sees the blocks that end before it or at it.
     2. I are the tokens of `num_selected` blocks of `selected_size`: the first one, the `num_near`
        last ones up to the query's own, and those to which the first attention gives most weight,
        by strides that they share, of all heads of a key (equations 8 to 12).
@@ -37,7 +37,6 @@ class NativeSparseAttention(MultiHeadAttention):
         num_heads, key_dim, value_dim: as in `MultiHeadAttention`.
         block_size, stride, selected_size, num_selected, window, num_near: as above, by default the
             paper's. `stride` divides both sizes, of which `block_size` is not the larger one.
-        intermediate_dim: rows of W_2; `key_dim` by default.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `flash_attention`, `score`, `normalization`, `use_sink` and `scores_regularizer`. A
             `position` encodes tokens by their own positions alone, such as "rotary", or has a bias
@@ -79,7 +78,6 @@ class NativeSparseAttention(MultiHeadAttention):
         num_selected: int = 16,
         window: int = 512,
         num_near: int = 2,
-        intermediate_dim: int | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
@@ -90,21 +88,20 @@ class NativeSparseAttention(MultiHeadAttention):
         self.num_near = shapes.check_count("num_near", num_near)
         self.num_selected = shapes.check_count("num_selected", num_selected, num_near + 1)
         self.window = shapes.check_count("window", window)
-        self.intermediate_dim = shapes.check_optional_count("intermediate_dim", intermediate_dim)
         own, divided = self.position, block_size % stride == selected_size % stride == 0
         alone = own is None or own.encodes_alone or own.overrides == {"bias"}
         if not (divided and alone and (own is None or own.counts)):
             raise ValueError(
                 "`stride` must divide `block_size` and `selected_size`, and `position` encode a "
                 "token by its own position alone, or have a bias alone. Received: "
-                f"stride={stride}, block_size={block_size}, selected_size={selected_size}, "
-                f"position={own!r}"
+                f"{stride=}, {block_size=}, {selected_size=}, position={own!r}"
             )
         self.heads = SparseHeads(self)
 
     @functools.cached_property
     def traits(self):
-        return super().traits._replace(layouts=kv_cache.of_blocks(self.block_size, self.stride))
+        made = functools.partial(kv_cache.Blocks, self.block_size, self.stride)
+        return super().traits._replace(layouts=tuple(made(**x) for x in kv_cache.OF_BLOCKS))
 
     def _stored_arrays(self, slots):
         found, groups = super()._stored_arrays(slots), self.heads.key_value_heads
@@ -114,13 +111,11 @@ class NativeSparseAttention(MultiHeadAttention):
     def compressed(self, role, heads):
         """Keys or values (B, N, G, K) of the blocks of those of tokens (B, S, G, K)."""
         names = (f"compress_{role}_{name}" for name in ("position", "in", "out"))
-        weights = (ops.cast(ops.convert_to_tensor(getattr(self, n)), heads.dtype) for n in names)
-        place, into, out = weights
+        place, into, out = (ops.cast(getattr(self, name), heads.dtype) for name in names)
         batch, length, groups, size = backend.shape(heads)
         rows = ops.reshape(ops.swapaxes(heads, 1, 2), (batch * groups, length, size))
         rows = ops.conv(rows, into, self.stride, "valid", "channels_last")
-        count = (length - self.block_size) // self.stride + 1
-        hidden = ops.reshape(rows, (batch, groups, count, into.shape[2]))
+        hidden = ops.reshape(rows, (batch, groups, *backend.shape(rows)[1:]))
         hidden = ops.silu(hidden + ops.einsum("glk,lkf->gf", place, into)[:, None])
         return ops.swapaxes(backend.matmul(hidden, out), 1, 2)
 
@@ -158,20 +153,18 @@ class NativeSparseAttention(MultiHeadAttention):
         every = -(-length // size)
         if known(every) and every <= number:
             return ()
-        # The tokens that a block of one kind (N, 1) shares with one of the other kind.
-        at, start = ops.arange(every, dtype="int32"), ops.arange(count, dtype="int32") * self.stride
-        start = start[:, None]
+        at, start = (ops.arange(n, dtype="int32") for n in (every, count))
+        start = start[:, None] * self.stride
+        # How many tokens the blocks of the two sizes share.
         shared = ops.minimum(start + self.block_size, at * size + size)
         shared = ops.maximum(shared - ops.maximum(start, at * size), 0)
         weights = ops.reshape(weights, (batch, groups, heads // groups, queries, count))
         worth = backend.matmul(ops.sum(weights, axis=2), ops.cast(shared, weights.dtype))
         own = positions.pairs[0] // size
         always = ops.logical_or(at == 0, at > own - self.num_near)
-        worth = ops.where(always, ops.cast(1e9, worth.dtype), worth)
-        worth = ops.where(at > own, ops.cast(-1, worth.dtype), worth)
-        if not known(every):
-            worth = padded(worth, 3, 0, number, -2)
-        best = ops.cast(ops.top_k(worth, number)[1], "int32")
+        worth = ops.where(at > own, -1.0, ops.where(always, 1e9, worth))
+        # There may be fewer blocks, where their number is not known.
+        best = ops.cast(ops.top_k(padded(worth, 3, 0, number, -1), number)[1], "int32")
         found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
         found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
         return (cut(found, 3, 0, length),)
@@ -183,22 +176,17 @@ class SparseHeads(EinsumHeads):
     def count(self, role):
         return super().count(role) * (3 if role in ("key", "value") else 1)
 
-    @property
-    def stored(self):
-        return self.count("key"), self.layer.key_dim, self.layer.value_dim
-
     def build(self, query_shape, value_shape, key_shape):
         layer, made = self.layer, super().build(query_shape, value_shape, key_shape)
         self.features["gates"], gates = query_shape[-1], (layer.num_heads, 3)
         made["gates"] = self._einsum("gates", query_shape, 1, gates, activation="sigmoid")
         for role, size in (("key", layer.key_dim), ("value", layer.value_dim)):
-            into = layer.block_size, size, layer.intermediate_dim or layer.key_dim
+            into = layer.block_size, size, layer.key_dim
             sizes = {"position": (self.key_value_heads, *into[:2]), "in": into, "out": into[:0:-1]}
             for part, shape in sizes.items():
-                name, start = f"compress_{role}_{part}", "zeros"
-                if part != "position":
-                    start = saving.clone_initializer(layer.kernel_initializer)
-                setattr(layer, name, layer.add_weight(shape, start, name=name))
+                start = saving.clone_initializer(layer.kernel_initializer)
+                weight = layer.add_weight(shape, start, name=f"compress_{role}_{part}")
+                setattr(layer, weight.name, weight)
         return made
 
     def split_all(self, query, key, value):
