@@ -501,7 +501,7 @@ class Blocks(Full):
         at = ops.arange((most - 1) * self.stride + self.size, dtype="int32")
         at = ops.minimum(first[:, None] * self.stride + at, backend.shape(found.key)[1] - 1)
         made = [
-            layer.compressed(
+            layer._compressed(
                 name, ops.take_along_axis(heads[:, :, :groups], at[..., None, None], 1)
             )
             for name, heads in (("key", found.key), ("value", found.value))

@@ -108,7 +108,7 @@ class NativeSparseAttention(MultiHeadAttention):
         blocks = {f"block_{name}": shape for name, shape in found.items()}
         return found | {n: (groups, slots // self.stride + 1, x[2]) for n, x in blocks.items()}
 
-    def compressed(self, role, heads):
+    def _compressed(self, role, heads):
         """Keys or values (B, N, G, K) of the blocks of those of tokens (B, S, G, K)."""
         names = (f"compress_{role}_{name}" for name in ("position", "in", "out"))
         place, into, out = (ops.cast(getattr(self, name), heads.dtype) for name in names)
@@ -126,7 +126,7 @@ class NativeSparseAttention(MultiHeadAttention):
         if not short:
             # With blocks that have no end, and which no query sees.
             pairs = ("key", keys[0]), ("value", values[0])
-            short = [self.compressed(n, padded(x, 1, 0, self.block_size)) for n, x in pairs]
+            short = [self._compressed(n, padded(x, 1, 0, self.block_size)) for n, x in pairs]
         ends = ops.arange(backend.shape(short[0])[1], dtype="int32") * self.stride
         ends = ends + (self.block_size - 1)
         at, mask = Positions(positions.query, ends, consecutive=False), given["key_mask"]
