@@ -400,10 +400,9 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
         slots, spare = kv_cache.slots(length, spare, self.traits.window)
-        arrays = self._stored_arrays(slots)
-        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype, spare)
+        return kv_cache.make(batch_size, self._arrays(slots), dtype or self.compute_dtype, spare)
 
-    def _stored_arrays(self, slots):
+    def _arrays(self, slots):
         """The shapes of a cache's arrays of so many entries, by name, without the batch axis."""
         heads, *sizes = self.heads.cached.stored
         given = zip(("key", "value"), sizes, strict=True)

@@ -305,12 +305,11 @@ class Layout:
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
         of_query = positions(cache["index"], backend.shape(query)[1], mask)
-        position = layer.position
-        encoded = self.encodes and position is not None and position.encodes_alone
+        encoded = self.encodes and layer.position is not None and layer.position.encodes_alone
         if encoded:
             # New keys alone: encoding all of them again would cost each step more than attention.
             with keras_private.uncast_variables():
-                query, key = position.encode(query, key, of_query, of_query)
+                query, key = layer.position.encode(query, key, of_query, of_query)
         cache, key, value, of_key, mask, lost = self.update(layer, cache, key, value, mask)
         filled, found = None, masks.of_pairs(x.query_mask, None, None)
         if of_key is None:
@@ -480,10 +479,7 @@ def merged(earlier, own):
 
 
 class Blocks(Full):
-    """All tokens so far, and keys and values that a layer makes of blocks of so many.
-
-    A third of the heads of a token are for these. One block begins every `stride` tokens.
-    """
+    """All tokens so far, and what a layer makes of blocks of the first third of their heads."""
 
     encodes = False
 
@@ -493,7 +489,7 @@ class Blocks(Full):
 
     def extend(self, layer, cache, x):
         blocks, own = _apart(cache, _BLOCK)
-        found, groups = super().extend(layer, own, x), layer.heads.key_value_heads
+        found, groups = super().extend(layer, own, x), layer.heads.groups
         ends = own["index"], found.cache["index"]
         first, last = (ops.maximum((n - self.size) // self.stride + 1, 0) for n in ends)
         # No more blocks can end in these tokens.

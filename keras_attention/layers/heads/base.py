@@ -95,7 +95,7 @@ class Heads:
 
         If the last is None, the keys are the values too.
         """
-        return self.count("key"), self.layer.key_dim, self.layer.value_dim
+        return self.key_value_heads, self.layer.key_dim, self.layer.value_dim
 
     # Arrays
 

@@ -16,7 +16,89 @@ from keras_attention.sequences.sizes import known
 from keras_attention.spec import Positions, cut, padded
 
 
-class NativeSparseAttention(MultiHeadAttention):
+class BlockAttention(MultiHeadAttention, saved=False):
+    """The three attentions of `NativeSparseAttention`, by its attributes and its `SparseHeads`."""
+
+    preset_pattern = patterns.Causal()
+    own_traits: ClassVar = {
+        **dict.fromkeys(("has_weights", "merges"), False),
+        **dict.fromkeys(("one_sequence", "needs_positions"), True),
+        "refused": OF_PAIRS,
+        "refusal": "attends to blocks of one text, and has no weights of pairs",
+        "tokens_reason": "its blocks are of the real tokens, one after another",
+    }
+
+    @functools.cached_property
+    def traits(self):
+        made = functools.partial(kv_cache.Blocks, self.block_size, self.stride)
+        return super().traits._replace(layouts=tuple(made(**x) for x in kv_cache.OF_BLOCKS))
+
+    def _arrays(self, slots):
+        found, sizes = super()._arrays(slots), (self.heads.groups, slots // self.stride + 1)
+        return found | {f"block_{name}": (*sizes, shape[2]) for name, shape in found.items()}
+
+    def _compressed(self, role, heads):
+        """Keys or values (B, N, G, K) of the blocks of those of tokens (B, S, G, K)."""
+        names = (f"compress_{role}_{name}" for name in ("position", "in", "out"))
+        place, into, out = (ops.cast(getattr(self, name), heads.dtype) for name in names)
+        batch, length, groups, size = backend.shape(heads)
+        rows = ops.reshape(ops.swapaxes(heads, 1, 2), (batch * groups, length, size))
+        rows = ops.conv(rows, into, self.stride, "valid", "channels_last")
+        hidden = ops.reshape(rows, (batch, groups, *backend.shape(rows)[1:]))
+        hidden = ops.silu(hidden + ops.einsum("glk,lkf->gf", place, into)[:, None])
+        return ops.swapaxes(backend.matmul(hidden, out), 1, 2)
+
+    def attend(self, query, key, value, positions, training=None, gates=(), **given):
+        attend, wide = super().attend, shapes.accumulation_dtype(query, key, value)
+        keys, values = (ops.split(x, 3, axis=2) for x in (key, value))
+        gate, *short = gates
+        if not short:
+            # With blocks that have no end, and which no query sees.
+            pairs = ("key", keys[0]), ("value", values[0])
+            short = [self._compressed(n, padded(x, 1, 0, self.block_size)) for n, x in pairs]
+        ends = ops.arange(backend.shape(short[0])[1], dtype="int32") * self.stride
+        ends = ends + (self.block_size - 1)
+        at, mask = Positions(positions.query, ends, consecutive=False), given["key_mask"]
+        masks = [x for x in given["masks"] if x.shape[3] == 1]
+        if mask is not None:
+            masks.append(ops.take(padded(mask, 1, 0, self.block_size), ends, axis=1)[:, None, None])
+        of_blocks = given | {"masks": tuple(masks), "key_mask": None, "return_weights": True}
+        # In full precision, since it is the weights that choose.
+        first = attend(query, short[0], ops.cast(short[1], wide), at, training, **of_blocks)
+        chosen = self._chosen(ops.stop_gradient(first.weights), positions, backend.shape(key)[1])
+        of_chosen = given | {"masks": (*given["masks"], *chosen)}
+        second = attend(query, keys[1], values[1], positions, training, **of_chosen)
+        given["pattern"] = patterns.SlidingWindow(self.window - 1, 0)
+        third = attend(query, keys[2], values[2], positions, training, **given)
+        found = enumerate(ops.cast(x.output, wide) for x in (first, second, third))
+        output = sum(x * ops.cast(gate[..., n : n + 1], wide) for n, x in found)
+        return second.replace(output=ops.cast(output, value.dtype))
+
+    def _chosen(self, weights, positions, length):
+        """The masks (B, H, T, S) of the selected tokens: one, or none where these are all."""
+        size, number, groups = self.selected_size, self.num_selected, self.heads.groups
+        batch, heads, queries, count = backend.shape(weights)
+        every = -(-length // size)
+        if known(every) and every <= number:
+            return ()
+        at, start = (ops.arange(n, dtype="int32") for n in (every, count))
+        start = start[:, None] * self.stride
+        # How many tokens the blocks of the two sizes share.
+        shared = ops.minimum(start + self.block_size, at * size + size)
+        shared = ops.maximum(shared - ops.maximum(start, at * size), 0)
+        weights = ops.reshape(weights, (batch, groups, heads // groups, queries, count))
+        worth = backend.matmul(ops.sum(weights, axis=2), ops.cast(shared, weights.dtype))
+        own = positions.pairs[0] // size
+        always = ops.logical_or(at == 0, at > own - self.num_near)
+        worth = ops.where(at > own, -1.0, ops.where(always, 1e9, worth))
+        # There may be fewer blocks, where their number is not known.
+        best = ops.cast(ops.top_k(padded(worth, 3, 0, number, -1), number)[1], "int32")
+        found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
+        found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
+        return (cut(found, 3, 0, length),)
+
+
+class NativeSparseAttention(BlockAttention):
     r"""Native sparse attention of Yuan et al. 2025, sections 3.2 and 3.3, always causal.
 
     A head is `g_1 Attn(q, K̃, Ṽ) + g_2 Attn(q, K_I, V_I) + g_3 Attn(q, K_W, V_W)`, equation 5, with
@@ -48,20 +130,11 @@ class NativeSparseAttention(MultiHeadAttention):
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 50, 32))
-    >>> options = {"block_size": 4, "stride": 2, "selected_size": 8, "num_selected": 4, "window": 8}
-    >>> layer = keras_attention.NativeSparseAttention(num_heads=4, key_dim=8, **options)
+    >>> layer = keras_attention.NativeSparseAttention(num_heads=4, key_dim=8, window=16)
     >>> layer(x).shape
     (2, 50, 32)
     """
 
-    preset_pattern = patterns.Causal()
-    own_traits: ClassVar = {
-        **dict.fromkeys(("has_weights", "merges"), False),
-        **dict.fromkeys(("one_sequence", "needs_positions"), True),
-        "refused": OF_PAIRS,
-        "refusal": "attends to blocks of one text, and has no weights of pairs",
-        "tokens_reason": "its blocks are of the real tokens, one after another",
-    }
     _fixed_arguments = (
         *("pattern", "sliding_window", "flash_attention"),
         *("score", "normalization", "use_sink", "scores_regularizer"),
@@ -98,83 +171,13 @@ class NativeSparseAttention(MultiHeadAttention):
             )
         self.heads = SparseHeads(self)
 
-    @functools.cached_property
-    def traits(self):
-        made = functools.partial(kv_cache.Blocks, self.block_size, self.stride)
-        return super().traits._replace(layouts=tuple(made(**x) for x in kv_cache.OF_BLOCKS))
-
-    def _stored_arrays(self, slots):
-        found, groups = super()._stored_arrays(slots), self.heads.key_value_heads
-        blocks = {f"block_{name}": shape for name, shape in found.items()}
-        return found | {n: (groups, slots // self.stride + 1, x[2]) for n, x in blocks.items()}
-
-    def _compressed(self, role, heads):
-        """Keys or values (B, N, G, K) of the blocks of those of tokens (B, S, G, K)."""
-        names = (f"compress_{role}_{name}" for name in ("position", "in", "out"))
-        place, into, out = (ops.cast(getattr(self, name), heads.dtype) for name in names)
-        batch, length, groups, size = backend.shape(heads)
-        rows = ops.reshape(ops.swapaxes(heads, 1, 2), (batch * groups, length, size))
-        rows = ops.conv(rows, into, self.stride, "valid", "channels_last")
-        hidden = ops.reshape(rows, (batch, groups, *backend.shape(rows)[1:]))
-        hidden = ops.silu(hidden + ops.einsum("glk,lkf->gf", place, into)[:, None])
-        return ops.swapaxes(backend.matmul(hidden, out), 1, 2)
-
-    def attend(self, query, key, value, positions, training=None, gates=(), **given):
-        attend, wide = super().attend, shapes.accumulation_dtype(query, key, value)
-        keys, values = (ops.split(x, 3, axis=2) for x in (key, value))
-        gate, *short = gates
-        if not short:
-            # With blocks that have no end, and which no query sees.
-            pairs = ("key", keys[0]), ("value", values[0])
-            short = [self._compressed(n, padded(x, 1, 0, self.block_size)) for n, x in pairs]
-        ends = ops.arange(backend.shape(short[0])[1], dtype="int32") * self.stride
-        ends = ends + (self.block_size - 1)
-        at, mask = Positions(positions.query, ends, consecutive=False), given["key_mask"]
-        masks = [x for x in given["masks"] if x.shape[3] == 1]
-        if mask is not None:
-            real = ops.take(padded(mask, 1, 0, self.block_size), ends, axis=1)
-            masks.append(real[:, None, None])
-        of_blocks = given | {"masks": tuple(masks), "key_mask": None, "return_weights": True}
-        # In full precision, since it is the weights that choose.
-        first = attend(query, short[0], ops.cast(short[1], wide), at, training, **of_blocks)
-        chosen = self._chosen(ops.stop_gradient(first.weights), positions, backend.shape(key)[1])
-        of_chosen = given | {"masks": (*given["masks"], *chosen)}
-        second = attend(query, keys[1], values[1], positions, training, **of_chosen)
-        given["pattern"] = patterns.SlidingWindow(self.window - 1, 0)
-        third = attend(query, keys[2], values[2], positions, training, **given)
-        found = enumerate(ops.cast(x.output, wide) for x in (first, second, third))
-        output = sum(x * ops.cast(gate[..., n : n + 1], wide) for n, x in found)
-        return second.replace(output=ops.cast(output, value.dtype))
-
-    def _chosen(self, weights, positions, length):
-        """The masks (B, H, T, S) of the selected tokens: one, or none where these are all."""
-        size, number, groups = self.selected_size, self.num_selected, self.heads.key_value_heads
-        batch, heads, queries, count = backend.shape(weights)
-        every = -(-length // size)
-        if known(every) and every <= number:
-            return ()
-        at, start = (ops.arange(n, dtype="int32") for n in (every, count))
-        start = start[:, None] * self.stride
-        # How many tokens the blocks of the two sizes share.
-        shared = ops.minimum(start + self.block_size, at * size + size)
-        shared = ops.maximum(shared - ops.maximum(start, at * size), 0)
-        weights = ops.reshape(weights, (batch, groups, heads // groups, queries, count))
-        worth = backend.matmul(ops.sum(weights, axis=2), ops.cast(shared, weights.dtype))
-        own = positions.pairs[0] // size
-        always = ops.logical_or(at == 0, at > own - self.num_near)
-        worth = ops.where(at > own, -1.0, ops.where(always, 1e9, worth))
-        # There may be fewer blocks, where their number is not known.
-        best = ops.cast(ops.top_k(padded(worth, 3, 0, number, -1), number)[1], "int32")
-        found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
-        found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
-        return (cut(found, 3, 0, length),)
-
 
 class SparseHeads(EinsumHeads):
     """Keys (B, S, 3G, K) and values of three attentions, and the gates (B, T, H, 3) of a token."""
 
-    def count(self, role):
-        return super().count(role) * (3 if role in ("key", "value") else 1)
+    def __init__(self, layer):
+        super().__init__(layer)
+        self.groups, self.key_value_heads = self.key_value_heads, 3 * self.key_value_heads
 
     def build(self, query_shape, value_shape, key_shape):
         layer, made = self.layer, super().build(query_shape, value_shape, key_shape)
@@ -182,7 +185,7 @@ class SparseHeads(EinsumHeads):
         made["gates"] = self._einsum("gates", query_shape, 1, gates, activation="sigmoid")
         for role, size in (("key", layer.key_dim), ("value", layer.value_dim)):
             into = layer.block_size, size, layer.key_dim
-            sizes = {"position": (self.key_value_heads, *into[:2]), "in": into, "out": into[:0:-1]}
+            sizes = {"position": (self.groups, *into[:2]), "in": into, "out": into[:0:-1]}
             for part, shape in sizes.items():
                 start = saving.clone_initializer(layer.kernel_initializer)
                 weight = layer.add_weight(shape, start, name=f"compress_{role}_{part}")
