@@ -496,15 +496,12 @@ class Blocks(Full):
         most = backend.shape(x.query)[1] // self.stride + 1
         at = ops.arange((most - 1) * self.stride + self.size, dtype="int32")
         at = ops.minimum(first[:, None] * self.stride + at, backend.shape(found.key)[1] - 1)
-        made = [
-            layer._compressed(
-                name, ops.take_along_axis(heads[:, :, :groups], at[..., None, None], 1)
-            )
-            for name, heads in (("key", found.key), ("value", found.value))
-        ]
+        key, value = (y[:, :, :groups] for y in (found.key, found.value))
+        key, value = (ops.take_along_axis(y, at[..., None, None], 1) for y in (key, value))
+        key, value = layer._compressed("key", key), layer._compressed("value", value)
         blocks = {name.removeprefix(_BLOCK): x for name, x in blocks.items()} | {"index": first}
         ended = first[:, None] + ops.arange(most, dtype="int32") < last[:, None]
-        blocks = append(blocks, *made, ended, last)
+        blocks = append(blocks, key, value, ended, last)
         value, key = read(blocks, layer.compute_dtype)
         cache = {f"{_BLOCK}{name}": x for name, x in blocks.items() if name != "index"}
         return found._replace(cache=found.cache | cache, gates=[*found.gates, key, value])

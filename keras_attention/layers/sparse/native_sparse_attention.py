@@ -19,6 +19,7 @@ from keras_attention.spec import Positions, cut, padded
 class BlockAttention(MultiHeadAttention, saved=False):
     """The three attentions of `NativeSparseAttention`, by its attributes and its `SparseHeads`."""
 
+    heads: "SparseHeads"
     preset_pattern = patterns.Causal()
     own_traits: ClassVar = {
         **dict.fromkeys(("has_weights", "merges"), False),
