@@ -41,7 +41,6 @@ from keras_attention.layers.linear_time.gated_states import (
     Retention,
 )
 from keras_attention.layers.linear_time.linear_attention import LinearAttention
-from keras_attention.layers.longformer_attention import LongformerAttention
 from keras_attention.layers.low_rank_attention import LinformerAttention, NystromAttention
 from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.pooling import AttentionPooling, ClassToken, FeedForwardAttention
@@ -59,6 +58,8 @@ from keras_attention.layers.recurrent.attention_cell import AttentionCell
 from keras_attention.layers.recurrent.attention_rnn import AttentionRNN
 from keras_attention.layers.recurrent.pointers import PointerGenerator, PointerHead
 from keras_attention.layers.sets import InducedSetAttentionBlock, LearnedQueries, SlotAttention
+from keras_attention.layers.sparse.longformer_attention import LongformerAttention
+from keras_attention.layers.sparse.native_sparse_attention import NativeSparseAttention
 from keras_attention.lora import enable_lora
 from keras_attention.mask_flow import check_masks
 from keras_attention.models import Decoder, Embeddings, Encoder, EncoderDecoder, Logits
@@ -96,6 +97,7 @@ __all__ = [
     "MixtureOfExperts",
     "MultiHeadAttention",
     "MultiHeadLatentAttention",
+    "NativeSparseAttention",
     "NystromAttention",
     "PatchEmbedding",
     "PatchMerging",

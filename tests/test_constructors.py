@@ -100,7 +100,8 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global num_key_heads trained_size dilation redraw_every",
+    "num_features num_global num_key_heads trained_size dilation redraw_every block_size stride "
+    "selected_size num_selected num_near",
     "size": "left right prefix shift num_extra_tokens",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
@@ -152,6 +153,9 @@ BOUNDED = {
     "num_buckets": (100, np.int64(100)),
     "beta_fast": (100, np.int64(100)),
     "max_rate": (2.0, np.float32(2)),
+    "block_size": (64, np.int32(64)),
+    "stride": (8, np.int32(8)),
+    "selected_size": (128, np.int32(128)),
     (patterns.Neighborhood, "size"): (4, np.int32(4)),
     (patterns.Neighborhood, "dilation"): (2, np.int32(2)),
     (patterns.GridWindow, "grid"): ((9, 7), (np.int64(9), 7)),

@@ -400,10 +400,13 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
         slots, spare = kv_cache.slots(length, spare, self.traits.window)
+        return kv_cache.make(batch_size, self._arrays(slots), dtype or self.compute_dtype, spare)
+
+    def _arrays(self, slots):
+        """The shapes of a cache's arrays of so many entries, by name, without the batch axis."""
         heads, *sizes = self.heads.cached.stored
         given = zip(("key", "value"), sizes, strict=True)
-        arrays = {name: (heads, slots, size) for name, size in given if size is not None}
-        return kv_cache.make(batch_size, arrays, dtype or self.compute_dtype, spare)
+        return {name: (heads, slots, size) for name, size in given if size is not None}
 
     def cut_cache(self, cache: Cache, length: int | Tensor) -> Cache:
         """The cache of the first tokens of each row, from which another text can go on.

@@ -75,6 +75,8 @@ def _scale(name):
 # Before the names of arrays of tokens that all rows share. Their number is a multiple of this, so
 # that a program of one beginning serves others of nearly the same length.
 _SHARED, SHARED_MULTIPLE = "shared_", 64
+# Before the names of arrays of blocks of tokens.
+_BLOCK = "block_"
 
 
 def slots(length, spare, window):
@@ -245,6 +247,8 @@ class Layout:
     # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and
     # values are in the cache before the call; whether it has sums of tokens instead of tokens.
     appends = forgets = is_memory = is_state = False
+    # Whether it has keys as they are encoded by a position that can.
+    encodes = True
 
     def __init__(self, **arrays):
         self.arrays = arrays
@@ -256,8 +260,9 @@ class Layout:
         )
         own = {name: (batch, heads, slots, size) for name, size in of_names.items()}
         shared = {f"{_SHARED}{name}": (None, heads, None, size) for name, size in of_names.items()}
+        blocks = {f"{_BLOCK}{name}": (batch, None, None, size) for name, size in of_names.items()}
         numbers = dict.fromkeys(("index", "reached"), (batch,))
-        return own | shared | numbers | {"mask": (batch, slots)}
+        return own | shared | blocks | numbers | {"mask": (batch, slots)}
 
     def update(self, layer, cache, key, value, mask):
         """The next cache, and what a call attends to: (cache, key, value, positions, mask, lost).
@@ -300,7 +305,7 @@ class Layout:
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
         of_query = positions(cache["index"], backend.shape(query)[1], mask)
-        encoded = layer.position is not None and layer.position.encodes_alone
+        encoded = self.encodes and layer.position is not None and layer.position.encodes_alone
         if encoded:
             # New keys alone: encoding all of them again would cost each step more than attention.
             with keras_private.uncast_variables():
@@ -449,9 +454,9 @@ class Shared(Full):
         return shared | Layout.repeated(self, layer, own, rows)
 
 
-def _apart(cache):
-    """The arrays that all rows share, and those of each row."""
-    shared = {name: x for name, x in cache.items() if name.startswith(_SHARED)}
+def _apart(cache, prefix=_SHARED):
+    """The arrays whose names begin by that of a kind, and the others: shared ones, by default."""
+    shared = {name: x for name, x in cache.items() if name.startswith(prefix)}
     return shared, {name: x for name, x in cache.items() if name not in shared}
 
 
@@ -471,6 +476,41 @@ def merged(earlier, own):
     pairs = zip((of_rows(earlier.weights), own.weights), parts, strict=True)
     weights = [x * ops.cast(ops.exp(y[1] - lse), x.dtype)[..., None] for x, y in pairs]
     return result.replace(weights=ops.concatenate(weights, axis=-1))
+
+
+class Blocks(Full):
+    """All tokens so far, and what a layer makes of blocks of the first third of their heads."""
+
+    encodes = False
+
+    def __init__(self, size, stride, **arrays):
+        super().__init__(**arrays)
+        self.size, self.stride = size, stride
+
+    def extend(self, layer, cache, x):
+        blocks, own = _apart(cache, _BLOCK)
+        found, groups = super().extend(layer, own, x), layer.heads.groups
+        ends = own["index"], found.cache["index"]
+        first, last = (ops.maximum((n - self.size) // self.stride + 1, 0) for n in ends)
+        # No more blocks can end in these tokens.
+        most = backend.shape(x.query)[1] // self.stride + 1
+        at = ops.arange((most - 1) * self.stride + self.size, dtype="int32")
+        at = ops.minimum(first[:, None] * self.stride + at, backend.shape(found.key)[1] - 1)
+        key, value = (y[:, :, :groups] for y in (found.key, found.value))
+        key, value = (ops.take_along_axis(y, at[..., None, None], 1) for y in (key, value))
+        key, value = layer._compressed("key", key), layer._compressed("value", value)
+        blocks = {name.removeprefix(_BLOCK): x for name, x in blocks.items()} | {"index": first}
+        ended = first[:, None] + ops.arange(most, dtype="int32") < last[:, None]
+        blocks = append(blocks, key, value, ended, last)
+        value, key = read(blocks, layer.compute_dtype)
+        cache = {f"{_BLOCK}{name}": x for name, x in blocks.items() if name != "index"}
+        return found._replace(cache=found.cache | cache, gates=[*found.gates, key, value])
+
+    def grown(self, cache, slots, spare):
+        blocks, own = _apart(cache, _BLOCK)
+        more = slots // self.stride + 1
+        blocks = {n: padded(x, 2, 0, max(0, more - x.shape[2])) for n, x in blocks.items()}
+        return super().grown(own, slots, spare) | blocks
 
 
 class Ring(Full):
@@ -548,13 +588,16 @@ class State(Layout):
 CONTEXT = Context(key="float", value="float", mask="bool")
 
 
+def _kinds(*names):
+    """The arrays of caches with these names: of multiples, and of floats."""
+    scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
+    return [arrays | {"index": "int32"} for arrays in (scaled, dict.fromkeys(names, "float"))]
+
+
 def _layouts(*names):
     """The layouts of caches with these arrays of tokens, in the order in which they are tried."""
     found: list[Layout] = [CONTEXT]
-    floats = dict.fromkeys(names, "float")
-    scaled = dict.fromkeys(names, "int8") | dict.fromkeys(map(_scale, names), "float")
-    for arrays in (scaled, floats):
-        arrays["index"] = "int32"
+    for arrays in _kinds(*names):
         shared = {f"{_SHARED}{name}": kind for name, kind in arrays.items() if name != "index"}
         kinds = Ring(**arrays, reached="int32"), Ring(**arrays), Full(**arrays)
         found += [*kinds, Shared(**shared, **arrays)]
@@ -563,6 +606,7 @@ def _layouts(*names):
 
 # The second are of keys that are the values too.
 LAYOUTS, KEYS_ALONE = _layouts("key", "value"), _layouts("key")
+OF_BLOCKS = _kinds("key", "value", "block_key", "block_value")
 STATE = State(state="float", index="int32")
 # A state of exponentials, each divided by that of the largest exponent of its feature.
 STATE_OF_EXPONENTS = State(state="float", largest="float", index="int32")

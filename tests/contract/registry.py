@@ -61,11 +61,14 @@ ARGUMENTS = {
     "tokens": lambda: ka.ScaledEmbedding(VOCABULARY, D, scale=1),
 }
 HEADS, BUCKETS = {"num_heads": 2, "key_dim": 4}, {"num_buckets": 8, "max_distance": 6}
+BLOCKS = "block_size", "stride", "selected_size", "num_selected", "window", "num_near"
 # Further or other arguments of some classes. Draws and ties are of no use here.
 GIVEN = {
     **dict.fromkeys((ka.Attention, ka.HardAttention, ka.LocalAttention, ka.SelfAttention), HEADS),
     **dict.fromkeys((ka.AtrousSelfAttention, ka.LocalSelfAttention, ka.SparseSelfAttention), HEADS),
     ka.SlotAttention: {"initial": "learned"},
+    # Of four blocks, three are chosen: the first, a query's own, and one of two.
+    ka.NativeSparseAttention: dict(zip(BLOCKS, (2, 1, 2, 3, 2, 1), strict=True)),
     ka.PatchMerging: {"size": (1, 2), "grid": None},
     ka.LearnedGridEmbedding: GRID,
     ka.SinCosGridEmbedding: GRID,

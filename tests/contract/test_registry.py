@@ -11,14 +11,15 @@ from tests.contract.test_contract import RELATIONS, cases
 
 IN_TIME = {"GatedDeltaNet", "GatedDeltaNet-convolved", "GatedLinearAttention", "Retention"}
 LOW_RANK = {n for n in registry.MECHANISMS if n.startswith(("Linformer", "Nystrom"))}
+BLOCKS = {"NativeSparseAttention"}
 LONGFORMER = {"LongformerAttention", "LongformerAttention-global"}
 CELLS = {n for n, e in registry.MECHANISMS.items() if e.traits.cells}
 # Mechanisms that do not take an argument of a call.
 REFUSED = {
-    "positions": IN_TIME | LOW_RANK | LONGFORMER,
-    "segment_ids": IN_TIME | LOW_RANK | {"LocalAttention-predictive"},
-    "attention_mask": IN_TIME | LOW_RANK,
-    "scores": IN_TIME | LOW_RANK,
+    "positions": IN_TIME | LOW_RANK | LONGFORMER | BLOCKS,
+    "segment_ids": IN_TIME | LOW_RANK | BLOCKS | {"LocalAttention-predictive"},
+    "attention_mask": IN_TIME | LOW_RANK | BLOCKS,
+    "scores": IN_TIME | LOW_RANK | BLOCKS,
     "use_causal_mask": LOW_RANK | LONGFORMER,
 }
 

@@ -55,6 +55,10 @@ def over_columns(**given):
     return ka.MultiHeadAttention(2, 4, attention_axes=2)(FOLDED, **given)
 
 
+def sparse(**given):
+    return ka.NativeSparseAttention(2, 4, stride=2, **given)
+
+
 ROWS = {
     # Pointers
     r"`attention_mask` .*\(2, 1, ": lambda: ka.PointerHead()(X, X, attention_mask=true(B, 1, T, T)),
@@ -103,6 +107,11 @@ ROWS = {
         TypeError,
         lambda: ka.MultiHeadLatentAttention(2, 4, 2, 6, score="cosine"),
         lambda: ka.RelativePositionAttention(2, 4, 3, position="alibi"),
+    ),
+    "stride=2, .*(selected_size=65|position=<?(XPos|AxialRotary))": (
+        lambda: sparse(selected_size=65),
+        lambda: sparse(position="xpos"),
+        lambda: sparse(position=positions.AxialRotary((2, 2))),
     ),
     "`value_dim` must be even.*value_dim=5": lambda: ka.DifferentialAttention(2, 4, 5),
     "score=Cosine": lambda: ka.Attention(2, 4, score="cosine", position=SHAW),

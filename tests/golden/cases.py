@@ -166,6 +166,9 @@ LONGFORMER = {
     "kernel_constraint": keras.constraints.NonNeg(),
     "bias_constraint": keras.constraints.MaxNorm(3),
 }  # fmt: skip
+SPARSE = {"attention_axes": 1, **LONGFORMER}
+for name in ("normalization", "score", "scores_regularizer"):
+    del SPARSE[name]
 WINDOWED = LONGFORMER | {"output_shape": 8, "value_dim": 3, "shift": 1}
 
 
@@ -245,6 +248,8 @@ NEW = {
     "longformer": of_layer(ka.LongformerAttention, 2, 4, 1),
     "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
     "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
+    "native_sparse": of_layer(ka.NativeSparseAttention, 2, 4),
+    "native_sparse-all": of_layer(ka.NativeSparseAttention, 2, 4, 3, 2, 1, 2, 3, 2, 1, **SPARSE),
     "logits-pooled": of_layer(ka.Logits, 3, False, pooling="mean"),
     "heads-normed": of_layer(ka.SelfAttention, 2, 4, qk_norm=ka.HeadNorm()),
     "heads-normed-together": of_layer(

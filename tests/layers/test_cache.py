@@ -90,6 +90,7 @@ def test_a_cache_keeps_its_own_dtype():
         (ka.MultiHeadAttention, {"position": "alibi", "pattern": WINDOW, "use_sink": True}),
         (ka.MultiHeadLatentAttention, {"rope_dim": 4, "latent_dim": 16}),
         (ka.DifferentialAttention, {}),
+        (ka.NativeSparseAttention, {"block_size": 2, "stride": 1, "num_selected": 3}),
     ],
 )
 def test_a_cache_of_int8_has_a_scale_by_head_and_token_and_is_nearly_equal(make, options):

@@ -337,6 +337,47 @@ def experts(layer, w, x):
     return output.reshape(x.shape)
 
 
+def native_sparse(layer, w, x):
+    """Yuan et al. 2025, equations 5 to 12, query by query; with ALiBi, if with a position."""
+    query, key, value = heads(w, x)
+    gates, size, selected = sigmoid(dense(w, "gates", x)), layer.block_size, layer.selected_size
+    count, groups = query.shape[2], key.shape[2] // 3
+    slopes = 2.0 ** (-8 * np.arange(1, count + 1) / count) * (layer.position is not None)
+
+    def attended(b, t, h, keys, values, at):
+        scores = query[b, t, h] @ np.transpose(keys) / np.sqrt(query.shape[-1])
+        weights = softmax(scores - slopes[h] * (t - np.array(at)))
+        return weights @ values, weights
+
+    def compressed(role, tokens, g):
+        into, out = w[f"compress_{role}_in"], w[f"compress_{role}_out"]
+        rows = (tokens[:, g] + w[f"compress_{role}_position"][g]).ravel()
+        return silu(rows @ into.reshape(len(rows), -1)) @ out
+
+    combined = np.zeros((*query.shape[:3], value.shape[-1]))
+    for b, t, g in np.ndindex(*query.shape[:2], groups):
+        of_group, own = np.arange(count).reshape(groups, -1)[g], t // selected
+        blocks = [range(n, n + size) for n in range(0, t + 2 - size, layer.stride)]
+        arrays = ("key", key[b]), ("value", value[b])
+        short = [[compressed(role, x[at], g) for at in blocks] for role, x in arrays]
+        worth = np.zeros(own + 1)
+        for h in of_group if blocks else ():
+            output, weights = attended(b, t, h, *short, [at[-1] for at in blocks])
+            combined[b, t, h] += gates[b, t, h, 0] * output
+            for at, p in zip(blocks, weights, strict=True):
+                # Each stride of tokens that two blocks share counts once.
+                np.add.at(worth, np.array(at) // selected, p / layer.stride)
+        worth[max(0, own - layer.num_near + 1) :] = worth[0] = np.inf
+        best = np.argsort(-worth, kind="stable")[: layer.num_selected]
+        chosen = [s for s in range(t + 1) if s // selected in best]
+        for n, at in ((1, chosen), (2, range(max(0, t + 1 - layer.window), t + 1))):
+            for h in of_group:
+                keys, values = (x[b, at, n * groups + g] for x in (key, value))
+                output = attended(b, t, h, keys, values, at)[0]
+                combined[b, t, h] += gates[b, t, h, n] * output
+    return joined(w, combined)
+
+
 # An equation, its layer, arguments of all its cases, and those of each.
 SIZES = {"num_heads": H, "key_dim": K, "value_dim": V}
 GATED = {"activation": "silu", "gated": True}
@@ -362,6 +403,12 @@ LAYERS = [
     (latent, ka.MultiHeadLatentAttention, LATENT, {}, {"use_bias": True, "query_latent_dim": 7}),
     (differential, ka.DifferentialAttention, GROUPED, {"depth": 3, "use_bias": True}),
     (longformer, ka.LongformerAttention, GROUPED, {"window": 1, "num_global": 2, "value_dim": 5}),
+    (native_sparse, ka.NativeSparseAttention,
+     GROUPED | {"block_size": 2, "stride": 1, "selected_size": 2, "num_selected": 3, "num_near": 1,
+                "window": 3, "inputs": (random(B, 19, D),)},
+     {"value_dim": 5, "use_bias": False},
+     {"position": "alibi", "block_size": 4, "stride": 2, "selected_size": 6, "num_near": 2,
+      "num_selected": 4, "window": 1, "inputs": (random(B, 41, D),)}),
     (pooling, ka.AttentionPooling, {}, {}, {"num_queries": 3}, SIZES | {"num_queries": 3}),
     (feed_forward_attention, ka.FeedForwardAttention, {}, {}, {"units": 6},
      {"units": 6, "activation": "linear"}),

@@ -6,7 +6,7 @@ from keras_attention import positions, scores
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
-from keras_attention.layers.longformer_attention import LongformerAttention
+from keras_attention.layers.sparse.longformer_attention import LongformerAttention
 
 
 def _longformer(config):
