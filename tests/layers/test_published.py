@@ -96,7 +96,7 @@ def longformer():
     module, w = filled(modeling("longformer").LongformerSelfAttention(config, 0))
     roles = {role: linear(w, role) for role in ("query", "key", "value")}
     roles |= {f"global_{role}": linear(w, f"{role}_global") for role in list(roles)}
-    layer = given(ka.LongformerAttention(H, K, 2, num_global=3), **roles)
+    layer = given(ka.LongformerAttention(H, K, 2, max_global=3), **roles)
     chosen = np.isin(np.arange(B * T), [0, 5, 11, T + 3, T + 10]).reshape(B, T)
     states = torch.tensor(np.where(REAL, np.where(chosen, 1e4, 0.0), -1e4).astype("float32"))
     return lambda x: layer(x, query_mask=REAL, global_mask=chosen), lambda x: module(

@@ -57,7 +57,7 @@ def test_states_and_logits(made, name, measured):
     measured(made.ours, **largest)
 
 
-# A classifier takes none, nor does Longformer. One is all that BLOOM takes, with distances in it.
+# A classifier takes none, nor does theirs of Longformer. One is all that BLOOM takes, with distances in it.
 # DeBERTa multiplies the embeddings by the mask.
 WITHOUT_PAIRS = ("Classification", "longformer", "Longformer", "bloom", "deberta", "Deberta")
 WITHOUT_PAIRS += ("clip", "CLIP", "siglip", "whisper", "Whisper", "PreTraining")
@@ -267,7 +267,8 @@ def test_images_of_any_size(name, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "deberta-v2", "t5", "swinv2"]
+    "kind",
+    ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "longformer", "deberta-v2", "t5", "swinv2"],
 )
 def test_gradients(kind, folder):
     """Of a step of training, through the tensors of the files."""

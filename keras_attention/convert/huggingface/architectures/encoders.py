@@ -10,9 +10,9 @@ from keras_attention.layers.longformer_attention import LongformerAttention
 
 
 def _longformer(config):
-    """Windows, and the first token global, as in its classifier.
+    """Windows, and the first token global, as in its classifier, or those of a `global_mask`.
 
-    `transformers` gives the same states for a `global_attention_mask` of the first token alone.
+    `transformers` gives the same states for the same `global_attention_mask`.
     """
     given, layers = config["attention_window"], config["num_hidden_layers"]
     sizes = given if isinstance(given, list) else [given] * layers
@@ -22,7 +22,9 @@ def _longformer(config):
     heads, size = config["num_attention_heads"], stacks.head_size(config)
 
     def block(n):
-        return {"attention": LongformerAttention(heads, size, sizes[n] // 2, name="attention")}
+        # Room for a question, and no more than windows cost.
+        given = {"max_global": max(sizes) // 2, "name": "attention"}
+        return {"attention": LongformerAttention(heads, size, sizes[n] // 2, **given)}
 
     return {"blocks": block}
 
@@ -130,9 +132,6 @@ ARCHITECTURES = {
         *bert.HEADS_ROBERTA,
         hidden="gelu",
         parts=_longformer,
-        # Its class for answers lets the tokens of the question be global, of which each text has
-        # another number; ours are as many in all.
-        heads=(),
         first=2,
     ),
     "distilbert": bert.like_bert(
