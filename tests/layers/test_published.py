@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import positions
+from keras_attention import patterns, positions
 from tests.arrays import close, numpy, random
 from tests.gradients import gradients
 
@@ -104,6 +104,21 @@ def longformer():
     )[0]
 
 
+def big_bird():
+    """Six blocks of two, with the random ones that ours draws for all heads."""
+    config = transformers.BigBirdConfig(**SIZES, block_size=2, num_random_blocks=1)
+    of_models = modeling("big_bird")
+    module, w = filled(of_models.BigBirdBlockSparseAttention(config))
+    pattern = patterns.BigBird(T - 1, 2, 1, seed=4)
+    chosen = pattern.patterns[2].groups().keys[1:-1, ::2] // 2
+    module._bigbird_block_rand_mask_with_head = lambda **given: [chosen] * H
+    layer = ka.MultiHeadAttention(H, K, pattern=pattern)
+    layer = given(layer, **{role: linear(w, role) for role in ("query", "key", "value")})
+    real = torch.tensor(REAL.astype("float32"))
+    blocks, *masks = of_models.BigBirdModel.create_masks_for_block_sparse_attn(real, 2)
+    return lambda x: layer(x, query_mask=REAL), lambda x: module(x, *masks, blocks, blocks)[0]
+
+
 def encoded(position, at, apply):
     """The products of queries and keys: as we encode them, and as `apply` does."""
 
@@ -176,6 +191,7 @@ ROWS = {
     "Disentangled, p2c": lambda: deberta("p2c"),
     "GridRelativeBias, decomposed": sam,
     "LongformerAttention, global_mask": longformer,
+    "BigBird": big_bird,
     "AxialRotary, normalized": dinov3,
     "AxialRotary, alternating": pixtral,
     "AxialRotary, sections": qwen2_vl,

@@ -414,7 +414,9 @@ def ours_of(model, theirs, mask=None, target_mask=TARGET_MASK):
     if isinstance(model, EncoderDecoder):
         return [placed["input_ids"], TARGET], {"source_mask": mask, "target_mask": target_mask}
     ours = {"token_type_ids": "types", "global_attention_mask": "global_mask"}
-    more = {ours[name]: x for name, x in placed.items() if name in ours and given[name] is not FIRST}
+    more = {
+        ours[name]: x for name, x in placed.items() if name in ours and given[name] is not FIRST
+    }
     return placed["input_ids"], {"mask": mask, **more}
 
 

@@ -57,7 +57,7 @@ def test_states_and_logits(made, name, measured):
     measured(made.ours, **largest)
 
 
-# A classifier takes none, nor does theirs of Longformer. One is all that BLOOM takes, with distances in it.
+# A classifier takes none, nor does Longformer. One is all that BLOOM takes, with distances in it.
 # DeBERTa multiplies the embeddings by the mask.
 WITHOUT_PAIRS = ("Classification", "longformer", "Longformer", "bloom", "deberta", "Deberta")
 WITHOUT_PAIRS += ("clip", "CLIP", "siglip", "whisper", "Whisper", "PreTraining")
