@@ -110,6 +110,7 @@ _FAMILIES = {
     "XLMRobertaModel": PADDED,
     "CamembertModel": PADDED,
     "LongformerForMaskedLM": {**PADDED, "type_vocab_size": 1, "attention_window": 4},
+    "BigBirdForMaskedLM": SIZES,
     "DistilBertForMaskedLM": dict(vocab_size=50, dim=24, hidden_dim=20, n_layers=2, n_heads=2)
     | dict(max_position_embeddings=64),
     "ElectraForMaskedLM": {**SIZES, "embedding_size": 12},
@@ -235,6 +236,7 @@ VARIANTS: dict = {
     "phi3, long": dict(LONG_PHI3, original_max_position_embeddings=3),
     # Windows of two and of four tokens on either side.
     "longformer, windows": {"attention_window": [4, 8]},
+    "big_bird, all": dict(attention_type="original_full", rescale_embeddings=True),
     # Two groups of layers for three: the first is used twice.
     "albert, groups": {"num_hidden_layers": 3},
     "modernbert, biases": {"norm_bias": True},
@@ -260,7 +262,8 @@ CLASSES = [
         f"{name}ForSequenceClassification"
         for name in ("Bert", "Roberta", "DistilBert", "DebertaV2")
     ),
-    *(f"{name}ForSequenceClassification" for name in ("Electra", "MPNet", "Longformer")),
+    *(f"{name}ForSequenceClassification" for name in ("BigBird", "Electra", "MPNet")),
+    "LongformerForSequenceClassification",
     *(f"{name}ForSequenceClassification" for name in ("Albert", "ModernBert", "GPT2", "Llama")),
     *(f"{name}ForTokenClassification" for name in ("Bert", "Roberta", "ModernBert", "GPT2")),
     *("OPTForSequenceClassification", "Qwen2ForTokenClassification"),

@@ -137,7 +137,7 @@ ENDS = ("SequenceClassification", "TokenClassification", "QuestionAnswering")
 @pytest.mark.any_backend
 @pytest.mark.parametrize("kind", models.FAMILIES)
 def test_heads_have_the_tensors_of_theirs(kind):
-    """Of each class that `transformers` has for a family of texts."""
+    """Of each class that `transformers` has for a family of texts, or it is refused."""
     name, given = models.FAMILIES[kind]
     architecture, base = ARCHITECTURES[kind], re.sub(r"For[A-Z]\w+$|Model$|LMHead\w+$", "", name)
     for end in ENDS:
@@ -151,7 +151,12 @@ def test_heads_have_the_tensors_of_theirs(kind):
         values = {**cls.config_class(**given).to_dict(), "architectures": [cls.__name__]}
         values |= {"model_type": kind, "dtype": None}
         config = Config(values, architecture.fields)
-        model = architecture.model(config, None)
+        try:
+            model = architecture.model(config, None)
+        except ValueError as error:
+            assert cls.__name__ == "BigBirdForQuestionAnswering", error
+            assert "no other head" in str(error)
+            continue
         model.build(architecture.input_shape(config))
         ours = {x.name: x.shape() for x in architecture.entries(model, architecture.prefix)}
         heads = {x for x in theirs if not x.startswith(architecture.prefix)}

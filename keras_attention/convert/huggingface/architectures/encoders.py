@@ -1,10 +1,11 @@
-"""Encoders like BERT: Longformer, DistilBERT, ELECTRA, MPNet, ALBERT and DeBERTa."""
+"""Encoders like BERT: Longformer, BigBird, DistilBERT, ELECTRA, MPNet, ALBERT and DeBERTa."""
 
 import keras
 
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.layers.blocks.block_sparse_attention import BlockSparseAttention
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.longformer_attention import LongformerAttention
 
@@ -27,6 +28,19 @@ def _longformer(config):
         return {"attention": LongformerAttention(heads, size, sizes[n] // 2, **given)}
 
     return {"blocks": block}
+
+
+def _big_bird(config):
+    """Blocks, unless all attend to all."""
+    scale = config["hidden_size"] ** 0.5 if config["rescale_embeddings"] else 1
+    if config["attention_type"] == "original_full":
+        return {"scale": scale}
+    sizes = config["num_attention_heads"], stacks.head_size(config)
+    sizes += config["block_size"], config["num_random_blocks"]
+    return {
+        "scale": scale,
+        "blocks": lambda n: {"attention": BlockSparseAttention(*sizes, name="attention")},
+    }
 
 
 def _electra(config):
@@ -133,6 +147,20 @@ ARCHITECTURES = {
         hidden="gelu",
         parts=_longformer,
         first=2,
+    ),
+    "big_bird": bert.like_bert(
+        "bert. BigBird",
+        bert.ENCODER
+        | fields.defaults(type_vocab_size=2, hidden_act="gelu_new", block_size=64)
+        | fields.defaults(num_random_blocks=3, rescale_embeddings=False)
+        | fields.fixed(attention_type=("block_sparse", "original_full"), use_bias=True),
+        bert.block_names(),
+        classes="classifier. dense out_proj",
+        pooled="hidden_act",
+        parts=_big_bird,
+        # Its class for answers has one more feed-forward network.
+        heads=("ForPreTraining",),
+        unread={**bert.POOLER, r"cls\.seq_relationship\..*": "of another task"},
     ),
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
