@@ -14,6 +14,7 @@ import numpy as np
 import keras_attention as ka
 from keras_attention import generation, patterns, positions, scores
 from keras_attention.layers.blocks import window_attention
+from keras_attention.layers.blocks.block_sparse_attention import BlockSparseAttention
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
 
@@ -166,6 +167,13 @@ LONGFORMER = {
     "kernel_constraint": keras.constraints.NonNeg(),
     "bias_constraint": keras.constraints.MaxNorm(3),
 }  # fmt: skip
+BLOCKS = {name: x for name, x in LONGFORMER.items() if name != "position"} | {"value_dim": 3}
+BIG_BIRD = (
+    patterns.BigBird(14, 2, 1)
+    | patterns.BigBird(10, 1, 2, seed=3)
+    | (patterns.Block(2, 1) & patterns.Global(1, 3))
+    | patterns.RandomBlocks(8, 1, 1, distance=2, ends=1)
+)
 WINDOWED = LONGFORMER | {"output_shape": 8, "value_dim": 3, "shift": 1}
 
 
@@ -236,6 +244,10 @@ NEW = {
     "gated_delta-convolved": of_layer(ka.GatedDeltaNet, 2, 4, conv_kernel_size=4),
     "longformer": of_layer(ka.LongformerAttention, 2, 4, 1),
     "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
+    "longformer-chosen": of_layer(ka.LongformerAttention, 2, 4, 1, max_global=3),
+    "big_bird": slots(pattern=BIG_BIRD),
+    "block_sparse": of_layer(BlockSparseAttention, 2, 4, 1, 1, use_sink=True),
+    "block_sparse-all": of_layer(BlockSparseAttention, 2, 4, 1, 2, **BLOCKS),
     "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
     "logits-pooled": of_layer(ka.Logits, 3, False, pooling="mean"),
     "heads-normed": of_layer(ka.SelfAttention, 2, 4, qk_norm=ka.HeadNorm()),
