@@ -189,8 +189,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
         x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
-        if rows.global_mask is not None:
-            given["global_mask"] = rows.global_mask
+        given |= {} if rows.global_mask is None else {"global_mask": rows.global_mask}
         for block, cells, of_block, before in self._of_blocks(context, cache):
             x = block(
                 x,

@@ -329,8 +329,8 @@ class TransformerBlock(saving.ConfigurableLayer):
     ) -> Tensors:
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
-        pairs |= {"positions": positions, "segment_ids": segment_ids}
-        pairs |= self._further(global_mask=global_mask)
+        further = {} if global_mask is None else self._further("global_mask", global_mask)
+        pairs |= {"positions": positions, "segment_ids": segment_ids, **further}
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -433,16 +433,14 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
             )
 
-    def _further(self, **given):
-        """Those of the arguments that only some attention layers take which are given."""
-        given = {name: value for name, value in given.items() if value is not None}
-        taken = traits.of(self.attention).takes
-        if not given.keys() <= set(taken):
+    def _further(self, name, given):
+        """An argument that some attention layers take, by its name, of a block that has one."""
+        if name not in traits.of(self.attention).takes:
             raise ValueError(
-                "`global_mask` is of an `attention` that takes it, such as LongformerAttention. "
-                f"Received: {', '.join(given)}, attention={self.attention!r}"
+                f"`{name}` is of an `attention` that takes it, such as LongformerAttention. "
+                f"Received: {name}, attention={self.attention!r}"
             )
-        return given
+        return {name: given}
 
     def _memory(self, context, context_mask, cache=None, pairs=()):
         """The arguments of the cross-attention, checked as those of the self-attention are."""
@@ -518,7 +516,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         x, cache, scores = given.x, given.cache, {}
         names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
-        pairs |= self._further(global_mask=given.global_mask)
+        if given.global_mask is not None:
+            pairs |= self._further("global_mask", given.global_mask)
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)
