@@ -25,6 +25,7 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
 
     num_global: int
     max_global: int | None
+    heads: Any
 
     own_traits: ClassVar = {
         "needs_positions": True,
@@ -90,7 +91,9 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
 
     def extended(self, x, heads=None):
         if heads is None and x.first is not None:
-            heads = self.split_all(x.query, x.key, x.value, self.heads.with_first(x.first))
+            chosen = copy.copy(self.heads)
+            chosen.first = x.first
+            heads = self.split_all(x.query, x.key, x.value, chosen)
         return super().extended(x, heads)
 
     def attend(self, query, key, value, positions, training=None, first=None, **given):
@@ -145,12 +148,6 @@ class LongformerHeads(EinsumHeads):
 
     # How many are global; None for `num_global` of the layer.
     first: int | None = None
-
-    def with_first(self, count):
-        """The same of another number of global tokens."""
-        found = copy.copy(self)
-        found.first = count
-        return found
 
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)

@@ -159,11 +159,10 @@ class Global(Pattern):
         self.since = shapes.check_optional_count("since", since)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        seen = ops.logical_or(ops.less(i, self.length), ops.less(j, self.length))
-        if self.since is None:
-            return seen
-        last = ops.logical_or(ops.greater_equal(i, self.since), ops.greater_equal(j, self.since))
-        return ops.logical_or(seen, last)
+        seen = [ops.less(at, self.length) for at in (i, j)]
+        if self.since is not None:
+            seen += [ops.greater_equal(at, self.since) for at in (i, j)]
+        return functools.reduce(ops.logical_or, seen)
 
 
 class Block(Pattern):

@@ -1,6 +1,5 @@
 """`BlockSparseAttention`: the attention of published BigBirds, in use."""
 
-import functools
 import math
 from typing import Any, ClassVar
 
@@ -25,8 +24,7 @@ class BlockSparseAttention(MultiHeadAttention):
         "needs_positions": True,
         "refused": ("use_causal_mask",),
         "refusal": "has blocks that attend to later ones",
-        "no_decoding_reason": "its last block attends to all, and all to it",
-        "no_cache_reason": "its last block attends to all, and all to it",
+        **dict.fromkeys(("no_decoding_reason", "no_cache_reason"), "all attend to its last block"),
     }
     _fixed_arguments = (
         *("pattern", "position", "sliding_window", "attention_axes", "flash_attention"),
@@ -48,12 +46,10 @@ class BlockSparseAttention(MultiHeadAttention):
         if length > (5 + 2 * self.count) * size:
             last = (-(-length // size) - 1) * size
             given["pattern"] = patterns.Block(size, reach=1) | patterns.Global(size, last)
-            more = functools.partial(_more, size=size, last=last, more=math.log(1 + self.count))
-            given["position_biases"] = (PositionBias(more, bounded=True),)
+
+            def counted(i, j):
+                inner = (i >= size) & (i < last) & (j < size)
+                return math.log(1 + self.count) * ops.cast(inner, "float32")
+
+            given["position_biases"] = (PositionBias(counted, bounded=True),)
         return super().attend(query, key, value, positions, training, **given)
-
-
-def _more(i, j, size, last, more):
-    """What is added to scores of the first block: a logarithm of how often it counts."""
-    inner = ops.logical_and(ops.greater_equal(i, size), ops.less(i, last))
-    return more * ops.cast(ops.logical_and(inner, ops.less(j, size)), "float32")

@@ -32,15 +32,12 @@ def _longformer(config):
 
 def _big_bird(config):
     """Blocks, unless all attend to all."""
-    scale = config["hidden_size"] ** 0.5 if config["rescale_embeddings"] else 1
-    if config["attention_type"] == "original_full":
-        return {"scale": scale}
-    sizes = config["num_attention_heads"], stacks.head_size(config)
-    sizes += config["block_size"], config["num_random_blocks"]
-    return {
-        "scale": scale,
-        "blocks": lambda n: {"attention": BlockSparseAttention(*sizes, name="attention")},
-    }
+    parts = {"scale": config["hidden_size"] ** 0.5 if config["rescale_embeddings"] else 1}
+    if config["attention_type"] == "block_sparse":
+        heads, size = config["num_attention_heads"], stacks.head_size(config)
+        sizes = heads, size, config["block_size"], config["num_random_blocks"]
+        parts["blocks"] = lambda n: {"attention": BlockSparseAttention(*sizes, name="attention")}
+    return parts
 
 
 def _electra(config):
