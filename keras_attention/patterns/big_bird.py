@@ -29,7 +29,7 @@ class BigBird(Or):
     >>> from keras_attention import patterns
     >>> pattern = patterns.BigBird(length=20, size=2, count=1, seed=1)
     >>> [j for j in range(20) if pattern(8, j)]
-    [0, 1, 6, 7, 8, 9, 10, 11, 14, 15, 18, 19]
+    [0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 18, 19]
     """
 
     def __init__(self, length: int, size: int, count: int, seed: int = 0):
