@@ -193,8 +193,8 @@ PATTERNS = {
     "Dilated": lambda i, j, rate: (i - j) % rate == 0,
     "Strided": lambda i, j, rate: (i - j) % rate == 0 or abs(i - j) < rate,
     "Prefix": lambda i, j, length: j < length,
-    "Block": lambda i, j, size: i // size == j // size,
-    "Global": lambda i, j, length: i < length or j < length,
+    "Block": lambda i, j, size, reach: abs(i // size - j // size) <= reach,
+    "Global": lambda i, j, length, since: min(i, j) < length or max(i, j) >= (since or math.inf),
 }
 
 

@@ -35,6 +35,7 @@ NEEDED = {
     patterns.Not: {"pattern": patterns.Causal()},
     patterns.Or: {"patterns": [patterns.Causal()]},
     patterns.RandomBlocks: {"length": 40, "size": 1, "count": 2},
+    patterns.BigBird: {"length": 40, "size": 1, "count": 2},
     schedules.InverseSquareRoot: {"dim": 4, "warmup_steps": 4},
 }
 # What a value needs beside it: heads need projections, and so on.
@@ -100,9 +101,9 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global num_key_heads trained_size dilation redraw_every block_size stride "
-    "selected_size num_selected num_near",
-    "size": "left right prefix shift num_extra_tokens",
+    "num_features num_global max_global num_key_heads trained_size dilation redraw_every block_size "
+    "stride selected_size num_selected num_near distance since",
+    "size": "left right prefix shift num_extra_tokens reach ends",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
     "alpha": "alpha",
@@ -136,7 +137,7 @@ KIND = {
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.
 KIND_OF = {
-    (patterns.RandomBlocks, "seed"): "size",
+    **dict.fromkeys([(patterns.RandomBlocks, "seed"), (patterns.BigBird, "seed")], "size"),
     (ka.LearnedGridEmbedding, "size"): "sizes",
     (ka.PatchMerging, "size"): "sizes",
     (regularizers.Entropy, "factor"): "number",
@@ -156,6 +157,7 @@ BOUNDED = {
     "block_size": (64, np.int32(64)),
     "stride": (8, np.int32(8)),
     "selected_size": (128, np.int32(128)),
+    (patterns.BigBird, "length"): (50, np.int64(50)),
     (patterns.Neighborhood, "size"): (4, np.int32(4)),
     (patterns.Neighborhood, "dilation"): (2, np.int32(2)),
     (patterns.GridWindow, "grid"): ((9, 7), (np.int64(9), 7)),

@@ -30,7 +30,7 @@ SHOWN = {
     "block": patterns.Block(4),
     "global": patterns.Global(2),
     "random_blocks": patterns.RandomBlocks(16, 2, 2),
-    "bigbird": patterns.SlidingWindow(1, 1) | patterns.Global(2) | patterns.RandomBlocks(16, 2, 1),
+    "bigbird": patterns.BigBird(16, 2, 1),
     "global_window": patterns.SlidingWindow(1, 1) | patterns.Global(2),
     "causal_window": patterns.Causal() & patterns.SlidingWindow(3, 0),
     "prefix_language_model": patterns.Causal() | patterns.Prefix(5),

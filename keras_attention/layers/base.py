@@ -201,6 +201,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         more: dict[str, Any] = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = extended.cache
+        if x.first is not None:
+            more["first"] = x.first
         listeners = tap.of(self) if tap.state.listeners and self.traits.has_weights else []
         if listeners:
             more["multiplier"] = self.heads.of_attentions(x.factor(listeners, self))

@@ -43,6 +43,8 @@ class Traits(NamedTuple):
     window: int | None = None
     # Whether attention over some keys and over others can be merged to that over all.
     merges: bool = False
+    # The arguments of a call that it takes beside those of all layers.
+    takes: tuple[str, ...] = ()
     # The arguments of a call that it does not take, and why.
     refused: tuple[str, ...] = ()
     refusal: str = ""

@@ -88,7 +88,7 @@ class Decoder(Stack, Generating):
         logits_to_keep: int | None = None,
     ) -> Tensors:
         keep = shapes.check_count("logits_to_keep", logits_to_keep, minimum=0, optional=True)
-        pairs = attention_mask, positions, segment_ids
+        pairs = attention_mask, positions, segment_ids, None
         given = inputs, context, types, mask, context_mask, pairs
         before, tokens = self._split(cache)
         states = self._states if tokens is None else functools.partial(self._on, tokens)

@@ -17,16 +17,17 @@ from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
 
 # The arguments of a call that all blocks get as they are given, and all but the inputs.
-PAIRS = ("attention_mask", "positions", "segment_ids")
+PAIRS = ("attention_mask", "positions", "segment_ids", "global_mask")
 ARGUMENTS = ("types", "mask", "context", "context_mask", "cache", "logits_to_keep", *PAIRS)
 
 
 class Rows(NamedTuple):
-    """Vectors (B, T, D) as the blocks get them, with their mask and their positions."""
+    """Vectors (B, T, D) as the blocks get them, with their masks and their positions."""
 
     x: Any
     mask: Any
     positions: Any
+    global_mask: Any = None
     # The positions for blocks on a grid, where its cells are counted as tokens; or None.
     of_cells: Any = None
     # The order of the tokens, or None where it is that of the inputs.
@@ -153,14 +154,14 @@ class Stack(saving.ConfigurableModel, saved=False):
             of_vectors = masks.both(of_vectors, carried)
         return of_vectors, of_inputs
 
-    def _rows(self, x, mask, attention_mask, positions, segment_ids):
+    def _rows(self, x, mask, attention_mask, positions, segment_ids, global_mask):
         """The `Rows` for the blocks, of a call without a cache.
 
         Blocks count their tokens themselves. Rows are compacted once for all of them, where that
         is the same: arrays of pairs would have to be put in order, and listeners be told of it.
         """
         positions = self._counting(positions)
-        given = Rows(x, mask, positions)
+        given = Rows(x, mask, positions, global_mask)
         if mask is None or sequence.word(positions) != "tokens":
             return given
         if not (attention_mask is segment_ids is None) or tap.state.listeners:
@@ -171,11 +172,14 @@ class Stack(saving.ConfigurableModel, saved=False):
         order = sequence.Order.of(mask, ops.shape(x)[:2])
         if order is None:
             return given._replace(positions=sequence.COMPACTED)
-        return Rows(order.compacted(x), order.mask, sequence.COMPACTED, order=order)
+        if global_mask is not None:
+            global_mask = order.numbers(masks.boolean("global_mask", global_mask))
+        x = order.compacted(x)
+        return Rows(x, order.mask, sequence.COMPACTED, global_mask, order=order)
 
     def _states(self, inputs, context, types, mask, context_mask, pairs, cache, training):
         """Vectors after the blocks, their mask, and caches; `pairs` are arguments of the call."""
-        attention_mask, positions, segment_ids = pairs
+        attention_mask, positions, segment_ids, _ = pairs
         offset = None if cache is None else cache[0]["index"]
         if cache is not None:
             # All have read the same tokens: what follows from that is computed once in a program.
@@ -185,6 +189,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
         x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
+        given |= {} if rows.global_mask is None else {"global_mask": rows.global_mask}
         for block, cells, of_block, before in self._of_blocks(context, cache):
             x = block(
                 x,
@@ -276,6 +281,8 @@ class Stack(saving.ConfigurableModel, saved=False):
             self._masks_of(x, mask)
             x = self.embeddings.compute_output_spec(x, given["types"])
         of_blocks = {name: given[name] for name in ("context_mask", *PAIRS)}
+        if given["global_mask"] is None:
+            del of_blocks["global_mask"]
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
         for block, _, of_block, before in self._of_blocks(context, cache):
@@ -331,7 +338,7 @@ class Encoder(Stack):
         types: integers (B, T), token types; needs `Embeddings(types=…)`.
         mask: boolean (B, T), True = a real token, or of the inputs where they have another shape,
             such as pixels; combined with the masks that inputs and embeddings carry.
-        attention_mask, segment_ids: as in `TransformerBlock`.
+        attention_mask, segment_ids, global_mask: as in `TransformerBlock`.
         positions: how embeddings and blocks count tokens: "tokens", which is the default, by their
             rank among the real tokens of their row (of their text, with `segment_ids`), so that
             padding changes nothing, wherever it is; "places", by their index; or integers (T,) or
@@ -369,7 +376,8 @@ class Encoder(Stack):
         positions: Positions | None = None,
         segment_ids: Tensors | None = None,
         training: bool | None = None,
+        global_mask: Tensor | None = None,
     ) -> Tensor:
-        pairs = attention_mask, positions, segment_ids
+        pairs = attention_mask, positions, segment_ids, global_mask
         x, mask, _ = self._states(inputs, None, types, mask, None, pairs, None, training)
         return self._output(x, mask)

@@ -11,6 +11,7 @@ from typing import TypeAlias
 from keras_attention import saving
 from keras_attention.core.hints import Config
 from keras_attention.patterns.base import And, Groups, Not, Or, Pattern, Span
+from keras_attention.patterns.big_bird import BigBird
 from keras_attention.patterns.built_in import (
     Block,
     Causal,
@@ -26,6 +27,7 @@ from keras_attention.patterns.grids import Axial, GridWindow, Neighborhood
 __all__ = [
     "And",
     "Axial",
+    "BigBird",
     "Block",
     "Causal",
     "Dilated",

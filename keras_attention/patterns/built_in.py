@@ -137,10 +137,11 @@ class Prefix(Pattern):
 
 
 class Global(Pattern):
-    """The first positions attend to all, and all to them: i < length or j < length.
+    """The first positions, and those from `since` on, attend to all, and all to them.
 
-    Global attention of Longformer (Beltagy et al. 2020, section 3.1) and BigBird (Zaheer et al.
-    2020, section 2), in a union with a window: `SlidingWindow(w, w) | Global(n)`.
+    That is i < length or j < length, or with `since` i ≥ since or j ≥ since. Global attention of
+    Longformer (Beltagy et al. 2020, section 3.1) and BigBird (Zaheer et al. 2020, section 2), in a
+    union with a window: `SlidingWindow(w, w) | Global(n)`.
 
     >>> import keras
     >>> from keras_attention import patterns
@@ -153,29 +154,38 @@ class Global(Pattern):
            [1, 0, 0, 1, 1]])
     """
 
-    def __init__(self, length: int):
+    def __init__(self, length: int, since: int | None = None):
         self.length = shapes.check_count("length", length)
+        self.since = shapes.check_optional_count("since", since)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.logical_or(ops.less(i, self.length), ops.less(j, self.length))
+        seen = [ops.less(at, self.length) for at in (i, j)]
+        if self.since is not None:
+            seen += [ops.greater_equal(at, self.since) for at in (i, j)]
+        return functools.reduce(ops.logical_or, seen)
 
 
 class Block(Pattern):
-    """Attends within blocks of `size` positions: ⌊i / size⌋ = ⌊j / size⌋.
+    """Attends within blocks of `size` positions, and to `reach` blocks on either side.
+
+    That is |⌊i / size⌋ − ⌊j / size⌋| ≤ reach, by default of the own block alone.
 
     >>> from keras_attention import patterns
     >>> [j for j in range(10) if patterns.Block(4)(5, j)]
     [4, 5, 6, 7]
     """
 
-    def __init__(self, size: int):
+    def __init__(self, size: int, reach: int = 0):
         self.size = shapes.check_count("size", size)
+        self.reach = shapes.check_count("reach", reach, 0)
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        return ops.equal(ops.floor_divide(i, self.size), ops.floor_divide(j, self.size))
+        own, other = (ops.floor_divide(at, self.size) for at in (i, j))
+        return ops.less_equal(ops.abs(own - other), self.reach)
 
     def span(self) -> Span:
-        return Span(self.size - 1, self.size - 1)
+        farthest = (1 + self.reach) * self.size - 1
+        return Span(farthest, farthest)
 
 
 class Stretched(Pattern, saved=False):
@@ -196,18 +206,19 @@ class Stretched(Pattern, saved=False):
 class RandomBlocks(Pattern):
     """Attends to `count` blocks of keys, which are chosen at random for each block of queries.
 
-    The random attention of BigBird (Zaheer et al. 2020, section 2), in blocks as in appendix D.
-    BigBird is the union with a window and with global tokens,
-    `SlidingWindow(w, w) | Global(n) | RandomBlocks(length, size, count)`, of which only the pairs
-    that are seen are computed. All heads have the same blocks; give each layer another seed.
+    The random attention of BigBird (Zaheer et al. 2020, section 2), in blocks as in appendix D. Of
+    a union, such as `BigBird`, only the pairs that are seen are computed. All heads have the same
+    blocks; give each layer another seed.
 
     Args:
         length: the largest number of positions, from all of which blocks are chosen. Of a shorter
             sequence, those beyond its end are missing. Positions from `length` on see nothing, and
             are not seen.
         size: positions of a block.
-        count: blocks that a block of queries sees, others than itself, and distinct.
+        count: blocks that a block of queries sees, distinct.
         seed: of the choice. It does not depend on the backend.
+        distance: how many blocks away they are at least; 1 for all others than itself.
+        ends: how many blocks at each end are never chosen.
 
     Raises:
         ValueError: a number is not as described, or there are not so many other blocks.
@@ -218,21 +229,25 @@ class RandomBlocks(Pattern):
     [6, 7, 8, 9]
     """
 
-    def __init__(self, length: int, size: int, count: int, seed: int = 0):
+    def __init__(
+        self, length: int, size: int, count: int, seed: int = 0, distance: int = 1, ends: int = 0
+    ):
         self.length = shapes.check_count("length", length)
         self.size = shapes.check_count("size", size)
         self.count = shapes.check_count("count", count)
         self.seed = shapes.check_count("seed", seed, 0)
-        others = -(-self.length // self.size) - 1
+        self.distance = shapes.check_count("distance", distance)
+        self.ends = shapes.check_count("ends", ends, 0)
+        others = max(0, -(-self.length // self.size) - 2 * self.ends - 2 * self.distance + 1)
         if self.count > others:
             raise ValueError(
                 f"`count` must be at most the number of other blocks, {others}. "
-                f"Received: count={count}, length={length}, size={size}"
+                f"Received: count={count}, length={length}, size={size}, distance={distance}, "
+                f"ends={ends}"
             )
 
     def attends(self, i: Tensor, j: Tensor) -> Tensor:
-        chosen = _chosen(-(-self.length // self.size), self.count, self.seed)
-        blocks = ops.convert_to_tensor(chosen)
+        blocks = ops.convert_to_tensor(_chosen(self))
         own, other = (ops.floor_divide(at, self.size) for at in (i, j))
         own = ops.clip(own, 0, blocks.shape[0] - 1)
         seen = ops.not_equal(i, i)
@@ -242,24 +257,26 @@ class RandomBlocks(Pattern):
         return ops.logical_and(seen, ops.logical_and(inside, ops.greater_equal(i, 0)))
 
     def groups(self) -> Groups:
-        return _groups(self.length, self.size, self.count, self.seed)
+        return _groups(self)
 
 
 @functools.lru_cache(maxsize=64)
-def _chosen(blocks, count, seed):
-    """The blocks (N, count) that each of N blocks sees."""
+def _chosen(pattern):
+    """The blocks (N, count) that each of N blocks sees in `RandomBlocks`."""
     # The numbers of a `RandomState` are the same in all versions of NumPy.
-    rng = np.random.RandomState(seed)
-    found = np.stack([rng.permutation(blocks - 1)[:count] for _ in range(blocks)])
-    # Of the others: those after itself are one further.
-    return (found + (found >= np.arange(blocks)[:, None])).astype("int32")
+    rng, every = np.random.RandomState(pattern.seed), np.arange(-(-pattern.length // pattern.size))
+    inner, found = every[pattern.ends : len(every) - pattern.ends], []
+    for own in every:
+        others = inner[np.abs(inner - own) >= pattern.distance]
+        found.append(others[rng.permutation(len(others))[: pattern.count]])
+    return np.stack(found).astype("int32")
 
 
 @functools.lru_cache(maxsize=64)
-def _groups(length, size, count, seed):
-    blocks = -(-length // size)
+def _groups(pattern):
+    length, size, chosen = pattern.length, pattern.size, _chosen(pattern)
     within = np.arange(size)
-    queries = np.arange(blocks)[:, None] * size + within
-    keys = (_chosen(blocks, count, seed)[:, :, None] * size + within).reshape(blocks, -1)
+    queries = np.arange(len(chosen))[:, None] * size + within
+    keys = (chosen[:, :, None] * size + within).reshape(len(chosen), -1)
     queries, keys = (np.where(at < length, at, -1) for at in (queries, keys))
     return Groups(queries, keys, exact=True)

@@ -168,6 +168,7 @@ class Pairs(NamedTuple):
         given: whether a caller gave the positions.
         counts_tokens: whether positions are to count the real tokens of these rows.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
+        first: how many places before all tokens are of chosen ones; None for no such places.
     """
 
     query: Any
@@ -185,6 +186,7 @@ class Pairs(NamedTuple):
     counts_tokens: bool = False
     of_query: Order | None = None
     of_key: Order | None = None
+    first: int | None = None
 
     @property
     def pairwise(self):
@@ -209,7 +211,7 @@ class Pairs(NamedTuple):
         real = masks.whole(self.key_mask, self.value)
         order = Order.with_first(chosen, count, real, self.counts_tokens)
         # Masks of all tokens, although there may have been none.
-        found = self._replace(query_mask=real, key_mask=real, seen=real)
+        found = self._replace(query_mask=real, key_mask=real, seen=real, first=count)
         return found._ordered(order, order)
 
     def _ordered(self, of_query, of_key):

@@ -91,6 +91,7 @@ GIVEN = {
     ka.Logits: {"tied": False},
     patterns.Global: {"length": 1},
     patterns.RandomBlocks: {"length": 2 * T, "size": 2},
+    patterns.BigBird: {"length": 2 * T, "size": 1},
     patterns.GridWindow: {**GRID, "size": (2, 2)},
     patterns.Neighborhood: {**GRID, "size": (1, 3)},
     patterns.Axial: GRID,
@@ -364,7 +365,7 @@ NO_CELL = NO_MEMORY | {
     "normalization-Hard",
 }
 # Whose last tokens see the first ones alone.
-FIRST_TOKENS = {"pattern-Global", "pattern-RandomBlocks"}
+FIRST_TOKENS = {"pattern-BigBird", "pattern-Global", "pattern-RandomBlocks"}
 IDS = {ka.ScaledEmbedding, ka.Embeddings, ka.Encoder, ka.Decoder, ka.EncoderDecoder}
 # Slots, and the layer and argument that each is tried in.
 SLOTS = {

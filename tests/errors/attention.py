@@ -6,6 +6,7 @@ import keras_attention as ka
 from keras_attention import feature_maps, patterns, positions, scores
 from keras_attention.layers import kv_cache
 from keras_attention.layers.base import BaseAttention
+from keras_attention.layers.blocks.block_sparse_attention import BlockSparseAttention
 from keras_attention.layers.linear_time.state_attention import StateAttention
 from tests.errors.calls import (
     B,
@@ -88,6 +89,9 @@ ROWS = {
     "StateAttention must implement `recurrence`": (TypeError, lambda: StateAttention(2, 4)(X)),
     "Received: positions, use_causal_mask": lambda: ka.LongformerAttention(2, 4, 1)(
         X, use_causal_mask=True, positions=np.arange(T)
+    ),
+    r"Blocks at both ends .*shape=\(None, None, 2, 4\)": (
+        lambda: BlockSparseAttention(2, 4, 2, 1).attend(*[symbol(None, 2, 4)] * 3, None)
     ),
     "`global_mask` is of one.*(two sequences|'?<?ALiBi)": (
         lambda: ka.LongformerAttention(2, 4, 1)(X, Y, global_mask=true(B, T)),

@@ -77,6 +77,10 @@ ROWS = {
         lambda: across(causal=True, position="rotary"),
     ),
     "this block has self_attention=False": lambda: across()(X, X, segment_ids=IDS),
+    "Received: global_mask, attention=(None|<Multi)": (
+        lambda: across()(X, X, global_mask=IDS > 0),
+        lambda: block()(X, global_mask=IDS > 0),
+    ),
     "a block with self_attention=False": lambda: built(across(), X.shape, X.shape).make_cache(1, 4),
     r"cross_attention=(False, residual=None|True, residual='parallel')": (
         lambda: block(query_residual=False),

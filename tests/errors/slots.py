@@ -77,6 +77,7 @@ ROWS = {
     "Expected a pattern.*'causal'": (TypeError, lambda: patterns.Not("causal")),
     "at most 1073741823.*left=1": lambda: patterns.SlidingWindow(2**40, 0),
     "count=3, length=12": lambda: patterns.RandomBlocks(12, 4, 3),
+    "count=1, length=12, .*distance=2, ends=1": lambda: patterns.BigBird(12, 4, 1),
     # Scores
     "Named must implement.*with none of them": (TypeError, Named),
     r"scores \(B, H, T, S\).*Received: (None|\(2, 1, 5, 3\))": (

@@ -14,6 +14,7 @@ import numpy as np
 import keras_attention as ka
 from keras_attention import feature_maps, generation, patterns, positions, scores
 from keras_attention.layers.blocks import window_attention
+from keras_attention.layers.blocks.block_sparse_attention import BlockSparseAttention
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
 
@@ -169,6 +170,13 @@ LONGFORMER = {
 SPARSE = {"attention_axes": 1, **LONGFORMER}
 for name in ("normalization", "score", "scores_regularizer"):
     del SPARSE[name]
+BLOCKS = {name: x for name, x in LONGFORMER.items() if name != "position"} | {"value_dim": 3}
+BIG_BIRD = (
+    patterns.BigBird(14, 2, 1)
+    | patterns.BigBird(10, 1, 2, seed=3)
+    | (patterns.Block(2, 1) & patterns.Global(1, 3))
+    | patterns.RandomBlocks(8, 1, 1, distance=2, ends=1)
+)
 WINDOWED = LONGFORMER | {"output_shape": 8, "value_dim": 3, "shift": 1}
 
 
@@ -247,6 +255,10 @@ NEW = {
     "gated_delta-convolved": of_layer(ka.GatedDeltaNet, 2, 4, conv_kernel_size=4),
     "longformer": of_layer(ka.LongformerAttention, 2, 4, 1),
     "longformer-all": of_layer(ka.LongformerAttention, 2, 4, 1, 2, 3, **LONGFORMER),
+    "longformer-chosen": of_layer(ka.LongformerAttention, 2, 4, 1, max_global=3),
+    "big_bird": slots(pattern=BIG_BIRD),
+    "block_sparse": of_layer(BlockSparseAttention, 2, 4, 1, 1, use_sink=True),
+    "block_sparse-all": of_layer(BlockSparseAttention, 2, 4, 1, 2, **BLOCKS),
     "longformer-sink": of_layer(ka.LongformerAttention, 2, 4, 1, use_sink=True),
     "native_sparse": of_layer(ka.NativeSparseAttention, 2, 4),
     "native_sparse-all": of_layer(ka.NativeSparseAttention, 2, 4, 3, 2, 1, 2, 3, 2, 1, **SPARSE),

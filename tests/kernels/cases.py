@@ -14,6 +14,7 @@ from keras_attention.backend import backend
 from keras_attention.kernels.tiles import strategies
 from keras_attention.patterns import (
     Axial,
+    BigBird,
     Block,
     Causal,
     Dilated,
@@ -315,6 +316,7 @@ GLOBAL = {
     "bigbird": dict(
         pattern=RandomBlocks(L, 5, 2, seed=3) | NEAR | Global(2), mask=~lengths(0, 20, of=L)
     ),
+    "both ends": dict(pattern=BigBird(L - 1, 4, 2, seed=3), sink=random(H)),
     "strided, texts": dict(
         pattern=Strided(6) | Prefix(2), segment_ids=segments(), logit_soft_cap=2.0
     ),

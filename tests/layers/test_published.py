@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_attention as ka
-from keras_attention import positions
+from keras_attention import patterns, positions
 from tests.arrays import close, numpy, random
 from tests.gradients import gradients
 
@@ -96,7 +96,7 @@ def longformer():
     module, w = filled(modeling("longformer").LongformerSelfAttention(config, 0))
     roles = {role: linear(w, role) for role in ("query", "key", "value")}
     roles |= {f"global_{role}": linear(w, f"{role}_global") for role in list(roles)}
-    layer = given(ka.LongformerAttention(H, K, 2, num_global=3), **roles)
+    layer = given(ka.LongformerAttention(H, K, 2, max_global=3), **roles)
     chosen = np.isin(np.arange(B * T), [0, 5, 11, T + 3, T + 10]).reshape(B, T)
     states = torch.tensor(np.where(REAL, np.where(chosen, 1e4, 0.0), -1e4).astype("float32"))
     return lambda x: layer(x, query_mask=REAL, global_mask=chosen), lambda x: module(
@@ -125,6 +125,21 @@ def nystromformer(scale, kernel):
         return found
 
     return lambda x: layer(x, query_mask=np.arange(T) < np.array(lengths)[:, None]), theirs
+
+
+def big_bird():
+    """Six blocks of two, with the random ones that ours draws for all heads."""
+    config = transformers.BigBirdConfig(**SIZES, block_size=2, num_random_blocks=1)
+    of_models = modeling("big_bird")
+    module, w = filled(of_models.BigBirdBlockSparseAttention(config))
+    pattern = patterns.BigBird(T - 1, 2, 1, seed=4)
+    chosen = pattern.patterns[2].groups().keys[1:-1, ::2] // 2
+    module._bigbird_block_rand_mask_with_head = lambda **given: [chosen] * H
+    layer = ka.MultiHeadAttention(H, K, pattern=pattern)
+    layer = given(layer, **{role: linear(w, role) for role in ("query", "key", "value")})
+    real = torch.tensor(REAL.astype("float32"))
+    blocks, *masks = of_models.BigBirdModel.create_masks_for_block_sparse_attn(real, 2)
+    return lambda x: layer(x, query_mask=REAL), lambda x: module(x, *masks, blocks, blocks)[0]
 
 
 def encoded(position, at, apply):
@@ -201,6 +216,7 @@ ROWS = {
     "LongformerAttention, global_mask": longformer,
     "NystromAttention, one scale": lambda: nystromformer("batch", 3),
     "NystromAttention, padded": lambda: nystromformer("head", 5),
+    "BigBird": big_bird,
     "AxialRotary, normalized": dinov3,
     "AxialRotary, alternating": pixtral,
     "AxialRotary, sections": qwen2_vl,

@@ -39,6 +39,28 @@ def test_a_block_that_is_listed_twice_has_its_weights_once():
     assert len(twice.weights) == len(once.weights)
 
 
+@pytest.mark.parametrize("pairs", [False, True])
+def test_global_tokens_of_each_row(pairs, tmp_path):
+    """Those of a row alone, whether rows are compacted or have masks of pairs; from a file too."""
+    layers = [ka.LongformerAttention(2, 6, 1, max_global=2) for _ in range(2)]
+    blocks = [ka.TransformerBlock(16, 3, attention=layer) for layer in layers]
+    embeddings = ka.Embeddings(ka.ScaledEmbedding(20, D), ka.LearnedPositionEmbedding(9))
+    symbols = [keras.Input((None,), dtype=dtype) for dtype in ("int32", "bool", "bool")]
+    ids, real, chosen = symbols
+    more = {"attention_mask": np.ones((7, 7), bool)} if pairs else {}
+    encoder = ka.Encoder(blocks, embeddings)
+    model = keras.Model(symbols, encoder(ids, mask=real, global_mask=chosen, **more))
+    randomize(encoder)
+    ids = np.array([[3, 5, 2, 9, 4, 7, 6], [7, 0, 8, 1, 2, 0, 5], [1, 2, 3, 4, 5, 6, 7]], "int32")
+    chosen = np.isin(ids, [4, 5]) & [[True], [True], [False]]
+    model.save(tmp_path / "model.keras")
+    found = numpy(keras.saving.load_model(tmp_path / "model.keras")([ids, ids > 0, chosen]))
+    for row, at in enumerate(ids > 0):
+        expected = encoder(ids[row : row + 1, at], global_mask=chosen[row : row + 1, at])
+        np.testing.assert_allclose(found[row : row + 1, at], numpy(expected), atol=1e-5)
+    assert np.abs(numpy(encoder(ids[:1])) - found[:1]).max() > 0.1
+
+
 class Short(ka.Encoder):
     """A subclass whose call has fewer arguments."""
 

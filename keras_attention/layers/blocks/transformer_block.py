@@ -9,7 +9,7 @@ from keras_attention import activations, normalizations, patterns, regularizers,
 from keras_attention import positions as position_slots
 from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
-from keras_attention.layers import kv_cache
+from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
 from keras_attention.layers.blocks import norms
 from keras_attention.layers.blocks.feed_forward import network
@@ -94,6 +94,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             context, (B, H, T, S), as "cross_attention".
         training: whether to apply dropout.
         cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
+        global_mask: boolean (B, T), of an `attention` that takes it, such as `LongformerAttention`.
 
     Returns:
         (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
@@ -324,10 +325,12 @@ class TransformerBlock(saving.ConfigurableLayer):
         positions: Tensors | None = None,
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
+        global_mask: Tensor | None = None,
     ) -> Tensors:
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
-        pairs |= {"positions": positions, "segment_ids": segment_ids}
+        further = {} if global_mask is None else self._further("global_mask", global_mask)
+        pairs |= {"positions": positions, "segment_ids": segment_ids, **further}
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -430,6 +433,15 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"it. Pass causal=True. Received: causal={self.causal}, pattern={self.pattern!r}"
             )
 
+    def _further(self, name, given):
+        """An argument that some attention layers take, by its name, of a block that has one."""
+        if name not in traits.of(self.attention).takes:
+            raise ValueError(
+                f"`{name}` is of an `attention` that takes it, such as LongformerAttention. "
+                f"Received: {name}, attention={self.attention!r}"
+            )
+        return {name: given}
+
     def _memory(self, context, context_mask, cache=None, pairs=()):
         """The arguments of the cross-attention, checked as those of the self-attention are."""
         given = [name for name in pairs if not isinstance(pairs[name], str | None)]
@@ -504,6 +516,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         x, cache, scores = given.x, given.cache, {}
         names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
+        if given.global_mask is not None:
+            pairs |= self._further("global_mask", given.global_mask)
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)

@@ -1,5 +1,6 @@
 """`LongformerAttention`: a window, and global tokens with projections of their own."""
 
+import copy
 import functools
 from typing import Any, ClassVar
 
@@ -23,9 +24,12 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
     """
 
     num_global: int
+    max_global: int | None
+    heads: Any
 
     own_traits: ClassVar = {
         "needs_positions": True,
+        "takes": ("global_mask",),
         "refused": ("positions", "use_causal_mask"),
         "refusal": "counts global tokens from the first position, and they attend to later ones",
         "no_decoding_reason": "its global tokens attend to later ones",
@@ -63,8 +67,9 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         )
         arranged = None
         if global_mask is not None:
-            given = {"chosen": masks.boolean("global_mask", global_mask), "count": self.num_global}
-            arranged = functools.partial(sequence.Pairs.with_first, **given)
+            given = masks.boolean("global_mask", global_mask), self.max_global or self.num_global
+            chosen, count = given
+            arranged = functools.partial(sequence.Pairs.with_first, chosen=chosen, count=count)
         return self._attended(
             *(x, layout, cache, training, return_attention_scores, use_causal_mask, arranged)
         )
@@ -84,9 +89,18 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
             )
         return x, layout
 
-    def attend(self, query, key, value, positions, training=None, **given):
+    def extended(self, x, heads=None):
+        if heads is None and x.first is not None:
+            chosen = copy.copy(self.heads)
+            chosen.first = x.first
+            heads = self.split_all(x.query, x.key, x.value, chosen)
+        return super().extended(x, heads)
+
+    def attend(self, query, key, value, positions, training=None, first=None, **given):
         query_mask, seen = positions.query_mask, positions.key_mask
-        length, count = backend.shape(key)[1] // 2, self.num_global
+        length, count = backend.shape(key)[1] // 2, first or self.num_global
+        if first is not None:
+            given["pattern"] = self.pattern_of(first)
         (near_key, key), (near_value, value) = (
             (x[:, :length], x[:, length:]) for x in (key, value)
         )
@@ -132,6 +146,9 @@ class LongformerHeads(EinsumHeads):
     Of these the first S are those of the window, and the others those of global tokens.
     """
 
+    # How many are global; None for `num_global` of the layer.
+    first: int | None = None
+
     def build(self, query_shape, value_shape, key_shape):
         made = super().build(query_shape, value_shape, key_shape)
         for role, shape in zip(ROLES, (query_shape, key_shape, value_shape), strict=True):
@@ -142,7 +159,7 @@ class LongformerHeads(EinsumHeads):
         return super()._has_bias(name.removeprefix("global_"))
 
     def split_all(self, query, key, value):
-        heads, count = super().split_all(query, key, value), self.layer.num_global
+        heads, count = super().split_all(query, key, value), self.first or self.layer.num_global
         given = zip(ROLES, (query[:, :count], key, value), strict=True)
         q, k, v = (self.project(f"global_{role}", x, *self.sizes[role]) for role, x in given)
         pairs = [q, heads[0][:, count:]], [heads[1], k], [heads[2], v]
@@ -167,16 +184,18 @@ class LongformerAttention(GlobalTokensAttention):
     Args:
         window: how many positions to either side a token sees; half of `attention_window` in
             files of `transformers`.
-        num_global: how many of the first tokens are global; with `global_mask` the most that a row
-            may have.
+        num_global: how many of the first tokens are global.
+        max_global: the most tokens of a row that `global_mask` may choose, for all of which a call
+            with it has room; None for `num_global`.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `attention_axes` and `flash_attention`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
     a cache, or has integers as `positions` is an error. There is one argument more, `global_mask`:
     boolean (B, T), True = a global token, as `global_attention_mask` of `transformers`; or None for
-    the first ones. Of more than `num_global` in a row, the first are global. It is for
-    self-attention with one mask, and without `position`.
+    the first ones. Of more than `max_global` in a row, the first are global. It is for
+    self-attention with one mask, and without `position`. A `TransformerBlock` with this layer and
+    an `Encoder` of such blocks take it too.
 
     >>> import keras, keras_attention
     >>> x = keras.random.normal((2, 1000, 32))
@@ -197,15 +216,21 @@ class LongformerAttention(GlobalTokensAttention):
         window: int,
         num_global: int = 1,
         value_dim: int | None = None,
+        *,
+        max_global: int | None = None,
         **kwargs: Any,
     ):
         saving.check_free(type(self), kwargs)
         super().__init__(num_heads, key_dim, value_dim, **kwargs)
         self.window = shapes.check_count("window", window)
         self.num_global = shapes.check_count("num_global", num_global)
-        near = patterns.SlidingWindow(self.window, self.window)
-        self.preset_pattern = near | patterns.Prefix(self.num_global)
+        self.max_global = shapes.check_optional_count("max_global", max_global)
+        self.preset_pattern = self.pattern_of(self.num_global)
         self.heads = LongformerHeads(self)
+
+    def pattern_of(self, count: int) -> patterns.Pattern:
+        """The keys that a query sees which is not global, where `count` tokens are."""
+        return patterns.SlidingWindow(self.window, self.window) | patterns.Prefix(count)
 
     global_query_dense = parts.part("_global_query_dense", "It projects global tokens' queries.")
     global_key_dense = parts.part("_global_key_dense", "It projects the keys that these see.")

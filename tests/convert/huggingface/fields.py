@@ -105,6 +105,8 @@ class Family:
         self.weights = model.state_dict()
         self.found = described(self.config(self.values))
         given = models.without("token_type_ids", models.arrays(model))
+        if "global_attention_mask" in given:
+            given["global_attention_mask"] = models.FIRST
         self.given = {name: models.tensor(x) for name, x in given.items()}
         self.inputs = models.ours_of(base.ours, model)[0]
         self.expected = self.outputs(model)
@@ -146,7 +148,8 @@ class Family:
             return numpy(found.last_hidden_state[:, -1] if pooled is None else pooled)
         if self.cls.__name__ == "ElectraForPreTraining":
             return numpy(found.logits)[..., None]
-        return numpy(found.logits if "logits" in found else found.last_hidden_state)
+        kinds = "logits", "prediction_logits", "last_hidden_state"
+        return numpy(next(found[kind] for kind in kinds if kind in found))
 
     def outputs_of_ours(self, values):
         """The same of ours; of SigLIP those of the last token."""

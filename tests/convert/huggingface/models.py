@@ -110,6 +110,7 @@ _FAMILIES = {
     "XLMRobertaModel": PADDED,
     "CamembertModel": PADDED,
     "LongformerForMaskedLM": {**PADDED, "type_vocab_size": 1, "attention_window": 4},
+    "BigBirdForMaskedLM": SIZES,
     "DistilBertForMaskedLM": dict(vocab_size=50, dim=24, hidden_dim=20, n_layers=2, n_heads=2)
     | dict(max_position_embeddings=64),
     "ElectraForMaskedLM": {**SIZES, "embedding_size": 12},
@@ -235,6 +236,7 @@ VARIANTS: dict = {
     "phi3, long": dict(LONG_PHI3, original_max_position_embeddings=3),
     # Windows of two and of four tokens on either side.
     "longformer, windows": {"attention_window": [4, 8]},
+    "big_bird, all": dict(attention_type="original_full", rescale_embeddings=True),
     # Two groups of layers for three: the first is used twice.
     "albert, groups": {"num_hidden_layers": 3},
     "modernbert, biases": {"norm_bias": True},
@@ -260,11 +262,12 @@ CLASSES = [
         f"{name}ForSequenceClassification"
         for name in ("Bert", "Roberta", "DistilBert", "DebertaV2")
     ),
-    *(f"{name}ForSequenceClassification" for name in ("Electra", "MPNet", "Longformer")),
+    *(f"{name}ForSequenceClassification" for name in ("BigBird", "Electra", "MPNet")),
+    "LongformerForSequenceClassification",
     *(f"{name}ForSequenceClassification" for name in ("Albert", "ModernBert", "GPT2", "Llama")),
     *(f"{name}ForTokenClassification" for name in ("Bert", "Roberta", "ModernBert", "GPT2")),
     *("OPTForSequenceClassification", "Qwen2ForTokenClassification"),
-    *(f"{name}ForQuestionAnswering" for name in ("Electra", "Llama", "ModernBert")),
+    *(f"{name}ForQuestionAnswering" for name in ("Electra", "Llama", "Longformer", "ModernBert")),
 ]
 CASES = [*FAMILIES, *VARIANTS, *CLASSES]
 PAIRS = ("t5", "mt5", "umt5", "bart", "mbart", "marian", "pegasus", "m2m_100", "whisper")
@@ -303,6 +306,9 @@ def normal(*shape):
 
 
 IDS, TARGET, SOUND = tokens((3, 9), 0), tokens((3, 5)), normal(3, 12, 5)
+# Global tokens: for a text the first one, which ours need not be told.
+FIRST = np.eye(1, 9, dtype="int32").repeat(3, axis=0)
+GLOBAL = np.isin(np.arange(27), [3, 8, 9, 13]).reshape(3, 9).astype("int32")
 TYPES_OF_TOKENS = np.random.default_rng(1).integers(0, 2, IDS.shape).astype("int32")
 
 
@@ -333,7 +339,8 @@ def arrays(model):
             found["input_ids"][row, length - 1] = 49
     if getattr(config, "type_vocab_size", 0) > 1:
         found["token_type_ids"] = TYPES_OF_TOKENS
-    found["global_attention_mask"] = np.eye(1, 9, dtype="int32").repeat(3, axis=0)
+    of_text = "SequenceClassification" in type(model).__name__
+    found["global_attention_mask"] = FIRST if of_text else GLOBAL
     return {name: x for name, x in found.items() if name in taken}
 
 
@@ -400,15 +407,20 @@ def ours_of(model, theirs, mask=None, target_mask=TARGET_MASK):
         return ([IDS, TARGET] if isinstance(model, EncoderDecoder) else given["input_ids"]), {}
     # The real tokens of a row are where the mask has them.
     padding = getattr(theirs.config, "pad_token_id", None) or 0
-    placed = {name: given[name] for name in ("input_ids", "token_type_ids") if name in given}
+    names = "input_ids", "token_type_ids", "global_attention_mask"
+    placed = {name: given[name] for name in names if name in given}
     for name, values in placed.items():
-        placed[name] = np.full(mask.shape, padding, "int32")
+        filled = 0 if name.startswith("global") else padding
+        placed[name] = np.full(mask.shape, filled, "int32")
         for row, real in enumerate(mask):
             placed[name][row, real] = values[row, : real.sum()]
     if isinstance(model, EncoderDecoder):
         return [placed["input_ids"], TARGET], {"source_mask": mask, "target_mask": target_mask}
-    types = {"types": placed["token_type_ids"]} if "token_type_ids" in placed else {}
-    return placed["input_ids"], {"mask": mask, **types}
+    ours = {"token_type_ids": "types", "global_attention_mask": "global_mask"}
+    more = {
+        ours[name]: x for name, x in placed.items() if name in ours and given[name] is not FIRST
+    }
+    return placed["input_ids"], {"mask": mask, **more}
 
 
 def watched(model, inputs, **given):

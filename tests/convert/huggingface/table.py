@@ -38,7 +38,9 @@ FAMILIES = {
     "BLOOM, Command R, R+ and R7B, Falcon, GLM-4 (2025), MPT, Nemotron": (
         "bloom cohere cohere2 falcon glm4 mpt nemotron"
     ),
-    "BERT, ALBERT, DistilBERT, ELECTRA, MPNet": "bert albert distilbert electra mpnet",
+    "BERT, ALBERT, BigBird, DistilBERT, ELECTRA, MPNet": (
+        "bert albert big_bird distilbert electra mpnet"
+    ),
     "RoBERTa, XLM-R, CamemBERT, Longformer": "roberta xlm-roberta camembert longformer",
     "DeBERTa 2 and 3, ModernBERT": "deberta-v2 modernbert",
     "BART, mBART, Marian, NLLB, Pegasus": "bart mbart marian m2m_100 pegasus",

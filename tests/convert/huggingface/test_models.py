@@ -1,5 +1,7 @@
 """What models compute, learn, generate, save and write, beside `transformers`."""
 
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -267,7 +269,8 @@ def test_images_of_any_size(name, folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "deberta-v2", "t5", "swinv2"]
+    "kind",
+    ["gpt2", "llama", "gpt_oss", "qwen3_next", "bert", "longformer", "deberta-v2", "t5", "swinv2"],
 )
 def test_gradients(kind, folder):
     """Of a step of training, through the tensors of the files."""
@@ -307,6 +310,29 @@ def test_gradients(kind, folder):
         joined = entry.join([of[id(variable)] for variable in entry.variables])
         theirs = expected[entry.name].numpy()
         np.testing.assert_allclose(joined, theirs, rtol=1e-3, atol=1e-5, err_msg=entry.name)
+
+
+@pytest.mark.parametrize("length", [15, 17])
+def test_blocks_of_a_big_bird(length, folder, tmp_path):
+    """Of rows longer than they need to be, with padding: states and gradients, from a file too."""
+    cls, fields = case("big_bird")
+    made = folder(cls, **fields, block_size=2, num_random_blocks=1)
+    ids, lengths = models.tokens((3, length)), np.array([length, length - 6, 3])
+    real = np.arange(length) < lengths[:, None]
+    encoder = models.through_a_file(made.ours, tmp_path)
+    theirs = copy.deepcopy(made.theirs.bert)
+    expected = theirs(*map(models.tensor, (ids, real))).last_hidden_state
+    states = type(encoder)(encoder.blocks, encoder.embeddings)
+    assert models.difference(states(ids, mask=real), expected, real) <= models.TOLERANCE
+    upstream = models.normal(*expected.shape) * real[..., None]
+    (expected * models.tensor(upstream)).sum().backward()
+
+    def loss():
+        return keras.ops.sum(keras.ops.multiply(states(ids, mask=real), upstream))
+
+    (found,), _ = weight_gradients(encoder.embeddings.tokens, loss)
+    wanted = theirs.embeddings.word_embeddings.weight.grad
+    np.testing.assert_allclose(np.asarray(found), wanted.numpy(), rtol=1e-3, atol=1e-4)
 
 
 def test_short_heads_of_a_delta_net(folder):

@@ -114,8 +114,9 @@ def like_bert(
         head=head or table | class_names(classes),
         unread=unread,
         same=same,
-        # Files of this package before 0.3 have the logits of a text at each token.
-        unsaid=("pooling",),
+        # Files of this package before 0.3 have the logits of a text at each token, and those of
+        # former releases as much room for global tokens as there are first ones.
+        unsaid=("pooling", "max_global"),
     )
 
 

@@ -1,18 +1,19 @@
-"""Encoders like BERT: Longformer, DistilBERT, ELECTRA, MPNet, ALBERT and DeBERTa."""
+"""Encoders like BERT: Longformer, BigBird, DistilBERT, ELECTRA, MPNet, ALBERT and DeBERTa."""
 
 import keras
 
 from keras_attention import positions, scores
 from keras_attention.convert.huggingface import entries, fields, stacks
 from keras_attention.convert.huggingface.architectures import bert
+from keras_attention.layers.blocks.block_sparse_attention import BlockSparseAttention
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.layers.sparse.longformer_attention import LongformerAttention
 
 
 def _longformer(config):
-    """Windows, and the first token global, as in its classifier.
+    """Windows, and the first token global, as in its classifier, or those of a `global_mask`.
 
-    `transformers` gives the same states for a `global_attention_mask` of the first token alone.
+    `transformers` gives the same states for the same `global_attention_mask`.
     """
     given, layers = config["attention_window"], config["num_hidden_layers"]
     sizes = given if isinstance(given, list) else [given] * layers
@@ -22,9 +23,21 @@ def _longformer(config):
     heads, size = config["num_attention_heads"], stacks.head_size(config)
 
     def block(n):
-        return {"attention": LongformerAttention(heads, size, sizes[n] // 2, name="attention")}
+        # Room for a question, and no more than windows cost.
+        given = {"max_global": max(sizes) // 2, "name": "attention"}
+        return {"attention": LongformerAttention(heads, size, sizes[n] // 2, **given)}
 
     return {"blocks": block}
+
+
+def _big_bird(config):
+    """Blocks, unless all attend to all."""
+    parts = {"scale": config["hidden_size"] ** 0.5 if config["rescale_embeddings"] else 1}
+    if config["attention_type"] == "block_sparse":
+        heads, size = config["num_attention_heads"], stacks.head_size(config)
+        sizes = heads, size, config["block_size"], config["num_random_blocks"]
+        parts["blocks"] = lambda n: {"attention": BlockSparseAttention(*sizes, name="attention")}
+    return parts
 
 
 def _electra(config):
@@ -130,10 +143,21 @@ ARCHITECTURES = {
         *bert.HEADS_ROBERTA,
         hidden="gelu",
         parts=_longformer,
-        # Its class for answers lets the tokens of the question be global, of which each text has
-        # another number; ours are as many in all.
-        heads=(),
         first=2,
+    ),
+    "big_bird": bert.like_bert(
+        "bert. BigBird",
+        bert.ENCODER
+        | fields.defaults(type_vocab_size=2, hidden_act="gelu_new", block_size=64)
+        | fields.defaults(num_random_blocks=3, rescale_embeddings=False)
+        | fields.fixed(attention_type=("block_sparse", "original_full"), use_bias=True),
+        bert.block_names(),
+        classes="classifier. dense out_proj",
+        pooled="hidden_act",
+        parts=_big_bird,
+        # Its class for answers has one more feed-forward network.
+        heads=("ForPreTraining",),
+        unread={**bert.POOLER, r"cls\.seq_relationship\..*": "of another task"},
     ),
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
