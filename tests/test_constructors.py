@@ -101,8 +101,8 @@ KIND = {
     "num_experts top_k rope_dim latent_dim query_latent_dim depth num_groups top_groups "
     "shared_dim count k max_position num_inducing_points decay_rank num_landmarks num_tokens "
     "num_iterations conv_kernel_size filters kernel_size chunk_size num_slots "
-    "num_features num_global max_global num_key_heads trained_size dilation redraw_every block_size "
-    "stride selected_size num_selected num_near distance since",
+    "num_features num_global max_global num_key_heads trained_size dilation redraw_every "
+    "block_size stride selected_size num_selected num_near distance since",
     "size": "left right prefix shift num_extra_tokens reach ends",
     "integer": "seed ignore_class axis",
     "sizes": "output_shape attention_axes grid patch_size",
