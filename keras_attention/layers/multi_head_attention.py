@@ -1,11 +1,14 @@
 """`MultiHeadAttention`: attention in multiple heads, with an output projection."""
 
 from collections.abc import Sequence
+from typing import get_args
+
+import keras
 
 from keras_attention import patterns, scores
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.base import OutputProjection, UseBias
+from keras_attention.layers.base import OutputProjection, Reuse, UseBias
 from keras_attention.layers.options import SlotOptions
 from keras_attention.sequences import shapes
 
@@ -39,6 +42,11 @@ class MultiHeadAttention(OutputProjection, Attention):
             kernel is chosen automatically (see `ops.explain`), and never changes the result.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
+        reuse: what the layer takes of the keys and values of another layer, `key_value` of a call:
+            None; "key_value", both, so that it has neither projections of its own nor a cache
+            (cross-layer attention: Brandon et al. 2024); "value", the values alone (SVFormer: Zhou
+            et al. 2024); or "value_residual", to which it adds them, `λ₁ V + λ₂ V'` with two
+            learned numbers `value_scales` that start at 0.5 (ResFormer: Zhou et al. 2024).
         **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.
@@ -83,6 +91,7 @@ class MultiHeadAttention(OutputProjection, Attention):
         seed: int | None = None,
         *,
         score: scores.ScoreLike = "scaled_dot",
+        reuse: Reuse = None,
         **kwargs: Unpack[SlotOptions],
     ):
         super().__init__(
@@ -104,7 +113,14 @@ class MultiHeadAttention(OutputProjection, Attention):
             **kwargs,
         )
         self.sliding_window = shapes.check_optional_count("sliding_window", sliding_window)
+        self.reuse = shapes.check_choice("reuse", reuse, get_args(Reuse))
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)
+
+    def _build_slots(self, query_heads, key_heads):
+        super()._build_slots(query_heads, key_heads)
+        if self.reuse == "value_residual":
+            start = keras.initializers.Constant(0.5)
+            self.value_scales = self.add_weight((2,), start, name="value_scales")

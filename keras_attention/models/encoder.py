@@ -11,7 +11,7 @@ from keras import ops
 from keras_attention import saving
 from keras_attention.core import tap
 from keras_attention.core.hints import Positions, Tensor, Tensors
-from keras_attention.layers import kv_cache, traits
+from keras_attention.layers import kv_cache, reuse, traits
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
 from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
@@ -43,6 +43,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         final_norm: keras.layers.Layer | None = None,
         logits: Logits | None = None,
         metadata: dict[str, Any] | None = None,
+        sources: Sequence[int | None] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -56,6 +57,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
+        self.sources = None if sources is None else tuple(sources)
+        self._check_sources()
         # Whether an output is of a whole row, so that it has no mask.
         self._pools = logits is not None and logits.pooling is not None
         if self.embeddings is None and self.logits is not None and self.logits.tied:
@@ -63,6 +66,34 @@ class Stack(saving.ConfigurableModel, saved=False):
                 "Tied logits need `embeddings`, whose table they multiply by. "
                 "Received: embeddings=None"
             )
+
+    def _check_sources(self):
+        """Raises unless each block that reuses keys or values has an earlier one that has them."""
+        sources, takes = self.sources or [None] * len(self.blocks), []
+        for block in self.blocks:
+            takes.append(getattr(block.attention, "reuse", None))
+        valid = len(sources) == len(takes)
+        for n, source in enumerate(sources if valid else ()):
+            valid = valid and (source is None) == (takes[n] is None)
+            if valid and source is not None:
+                valid = type(source) is int and 0 <= source < n and takes[source] != "key_value"
+                valid = valid and (takes[n] != "key_value" or self._alike(n, source))
+        if not valid:
+            raise ValueError(
+                "`sources` must have, for each block with `reuse`, the index of an earlier block "
+                "whose keys and values are its own, with the same pattern and position; and None "
+                f"for each other. Received: sources={self.sources}, and blocks of reuse={takes}"
+            )
+
+    def _alike(self, *numbers):
+        """Whether attentions see the same tokens, at positions that are encoded alike."""
+        found = []
+        for layer in (self.blocks[n].attention for n in numbers):
+            at = layer.position
+            config = at.get_config() if at is not None and at.encodes_alone else {}
+            config = {name: x for name, x in config.items() if name not in ("name", "dtype")}
+            found.append((traits.of(layer).window, traits.of(layer).merges, type(at), config))
+        return found[0] == found[1]
 
     def build(self, inputs_shape, context_shape=None):
         shape = inputs_shape
@@ -179,13 +210,17 @@ class Stack(saving.ConfigurableModel, saved=False):
         offset = None if cache is None else cache[0]["index"]
         if cache is not None:
             # All have read the same tokens: what follows from that is computed once in a program.
-            cache = [{**x, "index": offset} for x in cache]
+            cache = [{**x, "index": offset} if x else x for x in cache]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
-        x, caches = rows.x, []
+        x, caches, handed = rows.x, [], {}
+        sources = self.sources or [None] * len(self.blocks)
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
-        for block, cells, of_block, before in self._of_blocks(context, cache):
+        for n, (block, cells, of_block, before) in enumerate(self._of_blocks(context, cache)):
+            more = {"return_key_value": True} if n in sources else {}
+            if sources[n] is not None:
+                more["key_value"] = handed[sources[n]]
             x = block(
                 x,
                 of_block,
@@ -194,10 +229,13 @@ class Stack(saving.ConfigurableModel, saved=False):
                 cache=before,
                 training=training,
                 **given,
+                **more,
             )
-            if cache is not None:
-                x, after = x
-                caches.append(after)
+            if n in sources:
+                x, handed[n], *after = x
+            elif cache is not None:
+                x, *after = x
+            caches += after if cache is not None else []
         x = x if rows.order is None else rows.order.restored(x)
         return _flat(x, 3), _flat(mask, 2), caches
 
@@ -279,7 +317,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
         for block, _, of_block, before in self._of_blocks(context, cache):
-            block.compute_output_spec(x, of_block, cache=before, **of_blocks)
+            reused = getattr(block.attention, "reuse", None) is not None
+            given = reuse.specs(block.attention, x) if reused else None
+            block.compute_output_spec(x, of_block, cache=before, key_value=given, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
         if keep is not None:
             # Keras gives an output that carries none the mask of all inputs.
@@ -324,6 +364,9 @@ class Encoder(Stack):
         final_norm: a norm after the last block, which pre-norm blocks need; or None.
         logits: `Logits`, such as those of a masked language model, or None.
         metadata: anything ready for JSON that is saved with the model, such as where it came from.
+        sources: for each block with `reuse`, the index of the earlier block whose keys and values
+            it takes, and None for all others: `[None, None, 0, 1]`. A source of "key_value" has the
+            same pattern and position.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:

@@ -168,6 +168,7 @@ class Pairs(NamedTuple):
         given: whether a caller gave the positions.
         counts_tokens: whether positions are to count the real tokens of these rows.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
+        key_value: the keys and values that another layer has handed on, or None.
     """
 
     query: Any
@@ -185,6 +186,7 @@ class Pairs(NamedTuple):
     counts_tokens: bool = False
     of_query: Order | None = None
     of_key: Order | None = None
+    key_value: dict[str, Any] | None = None
 
     @property
     def pairwise(self):

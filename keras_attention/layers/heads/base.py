@@ -30,6 +30,8 @@ _BIASED: dict[Any, tuple[str, ...]] = {
     "qkv": ROLES,
     "qvo": ("query", "value", "attention_output"),
 }
+# Those with projections, by the values of `reuse` that leave out some.
+_OWN: dict[Any, tuple[str, ...]] = {"key_value": ROLES[:1], "value": ROLES[:2]}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -90,6 +92,11 @@ class Heads:
         return (query_shape[0], self.layer.num_heads, query_shape[1], value_shape[1])
 
     @property
+    def own(self):
+        """The roles of inputs that are projected here, but for those that another layer has."""
+        return _OWN.get(self.layer.reuse, ROLES)
+
+    @property
     def stored(self):
         """What a cache stores: the number of heads, and the features of a key and of a value.
 
@@ -128,7 +135,7 @@ class Heads:
             self.axes.check(query.shape, value.shape)
             value, key = (self.axes.matched(x, query) for x in (value, key))
         given = zip(ROLES, (query, key, value), strict=True)
-        return [self.split(x, role) for role, x in given]
+        return [self.split(x, role) if role in self.own else None for role, x in given]
 
     def values(self, value):
         """The values that are combined, made of those that a cache stores."""
@@ -270,14 +277,14 @@ class DenseHeads(Heads):
 
     def split_all(self, query, key, value):
         layer = self.layer
-        dense = layer._query_dense, layer._key_dense, layer._value_dense
+        dense = [getattr(layer, f"_{role}_dense") for role in self.own]
         if self.axes is not None or not projections.plain(layer, *dense):
             return super().split_all(query, key, value)
-        found = []
-        for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
+        found: list[Any] = [None] * len(ROLES)
+        for n, (role, x) in enumerate(zip(self.own, (query, key, value), strict=False)):
             self.check_features(role, x)
             shape = (*backend.shape(x)[:2], *self.sizes[role])
-            found.append(projections.affine(x, x.shape[-1], dense[n], shape))
+            found[n] = projections.affine(x, x.shape[-1], dense[n], shape)
         return found
 
 
@@ -318,11 +325,12 @@ class EinsumHeads(DenseHeads):
         self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
         # The order is that of Keras's weights.
-        made = {role: self.projection(role, given[role]) for role in ("query", "key")}
+        made = {role: self.projection(role, given[role]) for role in self.own if role != "value"}
         if self.layer.use_gate:
             activation = self.layer.gate_activation
             made["gate"] = self._einsum("gate", query_shape, 1, heads, activation=activation)
-        made["value"] = self.projection("value", value_shape)
+        if "value" in self.own:
+            made["value"] = self.projection("value", value_shape)
         size = self.layer.output_sizes or query_shape[-1:]
         made["output"] = self._einsum("attention_output", (*query_shape[:-1], *heads), 2, size)
         return made

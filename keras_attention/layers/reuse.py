@@ -1,0 +1,146 @@
+"""Keys and values that a layer hands on, and a later layer attends to or adds to its own.
+
+A call with `return_key_value=True` hands on `{"key": (B, S, G, K), "value": (B, S, G, V)}`: heads,
+normalized and with their positions, of the tokens in the order of the inputs. After a call with a
+cache they are those of all tokens so far, and beside them are "new_value" (B, T, G, V), the values
+of the call's own tokens, "query_positions", "key_positions" and, where not all entries have a
+token, "mask" (B, S); tokens of a beginning that all rows share are "shared_key" and "shared_value".
+"""
+
+import keras
+from keras import ops
+
+from keras_attention.kernels.sparse import folding
+from keras_attention.layers import kv_cache
+from keras_attention.layers.heads import DenseHeads, EinsumHeads
+
+
+class Handed(kv_cache.Layout):
+    """The keys and values of an earlier layer's call without a cache."""
+
+    def extend(self, layer, cache, x):
+        query, given = layer.split(x.query, "query"), _in_order(x.key_value, x.of_key)
+        found = layer.extended(x, (query, given["key"], given["value"]))
+        at = found.positions.query
+        query, _, encoded = kv_cache.encoded(layer, query, query, at, at)
+        return found._replace(query=query, encoded=encoded, cache=cache)
+
+
+class HandedOfCache(kv_cache.Layout):
+    """Those of an earlier layer's call with a cache, in which they are stored once for both."""
+
+    appends = True
+
+    def extend(self, layer, cache, x):
+        query, given = layer.split(x.query, "query"), x.key_value
+        of_query = given["query_positions"]
+        query, _, encoded = kv_cache.encoded(layer, query, query, of_query, of_query)
+        heads = query, given["key"], given["value"], of_query, given["key_positions"]
+        found = kv_cache.of_entries(*heads, given.get("mask"), x.query_mask)
+        found = found._replace(cache=cache, encoded=encoded)
+        if "shared_key" not in given:
+            return found
+        return kv_cache.with_shared(found, x.query_mask, given["shared_key"], given["shared_value"])
+
+
+HANDED, HANDED_OF_CACHE = Handed(), HandedOfCache()
+
+
+def layout(layer, given, hands_on, cache):
+    """The `Layout` of a call that takes `given` keys and values in place of its own, or None.
+
+    Raises unless a layer takes them, and hands its own on if it is to.
+    """
+    if (layer.reuse is None) != (given is None):
+        raise ValueError(
+            "A layer takes `key_value` if, and only if, it was made with `reuse`. Received: "
+            f"reuse={layer.reuse!r}, and {'no' if given is None else 'a'} `key_value`"
+        )
+    if hands_on and type(layer.heads) not in (DenseHeads, EinsumHeads):
+        raise ValueError(
+            "`return_key_value` is of softmax attention over plain projections. Received: "
+            f"return_key_value=True, of {type(layer).__name__}"
+        )
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
+        raise ValueError(
+            "`key_value` must be what a call with return_key_value=True gave, a dict with 'key' "
+            f"and 'value'. Received: {sorted(given) if isinstance(given, dict) else given!r}"
+        )
+    heads, *sizes = layer.heads.stored
+    for name, size in zip(("key", "value"), sizes, strict=True):
+        found = tuple(given[name].shape)[2:]
+        if found != (heads, size) and (name == "value" or layer.reuse == "key_value"):
+            raise ValueError(
+                f"`key_value[{name!r}]` must have this layer's numbers of key and value heads and "
+                f"of their features, {(heads, size)}. Received: {found}"
+            )
+    if layer.reuse != "key_value":
+        return None
+    if cache:
+        raise ValueError(
+            "A layer with reuse='key_value' has no cache of its own: its `make_cache` gives {}. "
+            f"Received: {sorted(cache)}"
+        )
+    return HANDED_OF_CACHE if "query_positions" in given else HANDED
+
+
+def check_heads(layer):
+    """Raises unless the heads of a layer with `reuse` are plain projections."""
+    if layer.reuse is not None and type(layer.heads) is not EinsumHeads:
+        raise ValueError(
+            f"`reuse` is of layers whose heads are plain projections. Received: "
+            f"reuse={layer.reuse!r}, of {type(layer).__name__}"
+        )
+
+
+def handed(layer, extended, x):
+    """The `Extended` of a call, with its keys encoded, and what the call hands on."""
+    at, query, key = extended.positions, extended.query, extended.key
+    if not extended.encoded:
+        query, key, encoded = kv_cache.encoded(layer, query, key, at.query, at.key)
+        extended = extended._replace(query=query, key=key, encoded=encoded)
+    given = {"key": key, "value": extended.value}
+    if extended.new_value is None:
+        return extended, _in_order(given, x.of_key, back=True)
+    given |= {"new_value": extended.new_value}
+    given |= {"query_positions": at.query, "key_positions": at.key}
+    given |= {} if extended.key_mask is None else {"mask": extended.key_mask}
+    if extended.earlier is not None:
+        given |= {f"shared_{name}": extended.earlier[name] for name in ("key", "value")}
+    return extended, given
+
+
+def mixed(layer, heads, x):
+    """Heads whose values are those of an earlier layer, or are added to them."""
+    query, key, value = heads
+    first = x.key_value.get("new_value")
+    if first is None:
+        first = _in_order(x.key_value, x.of_key)["value"]
+    if value is not None:
+        own, other = ops.unstack(ops.cast(layer.value_scales, value.dtype))
+        first = own * value + other * ops.cast(first, value.dtype)
+    return query, key, first
+
+
+def _in_order(given, order, back=False):
+    """Heads (B, S, G, K) by name in the order of compacted rows, or back in that of the inputs."""
+    if order is None:
+        return given
+    orders = (order.inverse, order.order) if back else (order.order, order.inverse)
+    return {name: folding.reordered(given[name], *orders) for name in ("key", "value")}
+
+
+def specs(layer, key, cache=None):
+    """Symbols of what a call of keys (B, S, D) hands on, without a cache."""
+    if cache is not None:
+        raise TypeError(
+            "`return_key_value=True` with a `cache` takes arrays, and no symbolic tensors of a "
+            f"functional model. Received: a cache of {sorted(cache)}"
+        )
+    heads, *sizes = layer.heads.stored
+    return {
+        name: keras.KerasTensor((*key.shape[:2], heads, size), layer.compute_dtype)
+        for name, size in zip(("key", "value"), sizes, strict=True)
+    }
