@@ -124,7 +124,6 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def build(self, query_shape, value_shape=None, key_shape=None):
         query_shape, value_shape, key_shape = self._shapes(query_shape, value_shape, key_shape)
-        reuse.check_heads(self)
         made = self.heads.build(query_shape, value_shape, key_shape)
         if self.position is not None and self.position.own_projections:
             made |= self.heads.of_table(self.position.table_roles, query_shape)
@@ -188,19 +187,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             key_value=key_value,
             return_key_value=return_key_value,
         )
-        given = layout, cache, training, return_attention_scores, use_causal_mask
-        return self._attended(x, *given, hands_on=return_key_value)
+        return self._attended(
+            *(x, layout, cache, training, return_attention_scores, use_causal_mask)
+        )
 
     def _attended(
-        self,
-        x,
-        layout,
-        cache,
-        training,
-        return_attention_scores,
-        use_causal_mask,
-        arranged=None,
-        hands_on=False,
+        self, x, layout, cache, training, return_attention_scores, use_causal_mask, arranged=None
     ):
         """What a call returns, of its `Pairs`; `arranged` puts their tokens in another order."""
         axes, mask, bias = self.heads.axes, x.attention_mask, x.attention_bias
@@ -213,7 +205,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x)
-        extended, handed = reuse.handed(self, extended, x) if hands_on else (extended, None)
+        extended, handed = reuse.handed(self, extended, x) if x.hands_on else (extended, None)
         more: dict[str, Any] = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = extended.cache
@@ -261,19 +253,18 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self, tensors, explicit, mask, cache, key_value=None, return_key_value=False, **given
     ):
         """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
-        layout, how = kv_cache.UNCACHED, given["positions"]
+        how = given["positions"]
         given["positions"] = None if isinstance(how, str) else how
         if self.traits.refused:
             self._refuse({name: given[name] for name in self.traits.refused})
-        handed = None
-        if return_key_value or key_value is not None or self.reuse is not None:
-            handed = reuse.layout(self, key_value, return_key_value, cache)
-        if handed is not None or cache is not None:
-            layout = traits.layout(self, tensors, explicit, cache, handed, **given)
+        layout = reuse.layout(self, key_value, return_key_value, cache)
+        if layout.appends or (cache is not None and self.reuse != "key_value"):
+            layout = traits.layout(self, tensors, explicit, cache, layout, **given)
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
         pairs = given["attention_mask"], given["attention_bias"]
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
-        x = x if key_value is None else x._replace(key_value=key_value)
+        if return_key_value or key_value is not None:
+            x = x._replace(key_value=key_value, hands_on=return_key_value)
         if not x.one_sequence or x.key is not x.value:
             self._shapes(x.query.shape, x.value.shape, x.key.shape)
         if layout.is_memory:

@@ -47,22 +47,24 @@ HANDED, HANDED_OF_CACHE = Handed(), HandedOfCache()
 
 
 def layout(layer, given, hands_on, cache):
-    """The `Layout` of a call that takes `given` keys and values in place of its own, or None.
+    """The `Layout` of a call by the keys and values that it is `given`, if any.
 
     Raises unless a layer takes them, and hands its own on if it is to.
     """
+    if layer.reuse is given is None and not hands_on:
+        return kv_cache.UNCACHED
     if (layer.reuse is None) != (given is None):
         raise ValueError(
             "A layer takes `key_value` if, and only if, it was made with `reuse`. Received: "
             f"reuse={layer.reuse!r}, and {'no' if given is None else 'a'} `key_value`"
         )
-    if hands_on and type(layer.heads) not in (DenseHeads, EinsumHeads):
+    if type(layer.heads) not in (DenseHeads, EinsumHeads):
         raise ValueError(
-            "`return_key_value` is of softmax attention over plain projections. Received: "
-            f"return_key_value=True, of {type(layer).__name__}"
+            "`reuse` and `return_key_value` are of softmax attention over plain projections. "
+            f"Received: {type(layer).__name__}"
         )
     if given is None:
-        return None
+        return kv_cache.UNCACHED
     if not isinstance(given, dict) or not {"key", "value"} <= given.keys():
         raise ValueError(
             "`key_value` must be what a call with return_key_value=True gave, a dict with 'key' "
@@ -77,22 +79,13 @@ def layout(layer, given, hands_on, cache):
                 f"of their features, {(heads, size)}. Received: {found}"
             )
     if layer.reuse != "key_value":
-        return None
+        return kv_cache.UNCACHED
     if cache:
         raise ValueError(
             "A layer with reuse='key_value' has no cache of its own: its `make_cache` gives {}. "
             f"Received: {sorted(cache)}"
         )
     return HANDED_OF_CACHE if "query_positions" in given else HANDED
-
-
-def check_heads(layer):
-    """Raises unless the heads of a layer with `reuse` are plain projections."""
-    if layer.reuse is not None and type(layer.heads) is not EinsumHeads:
-        raise ValueError(
-            f"`reuse` is of layers whose heads are plain projections. Received: "
-            f"reuse={layer.reuse!r}, of {type(layer).__name__}"
-        )
 
 
 def handed(layer, extended, x):

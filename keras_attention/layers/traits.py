@@ -107,20 +107,18 @@ def check_cache(layer, reason):
         raise ValueError(f"This {type(layer).__name__} cannot have a cache: {reason}")
 
 
-def layout(layer, tensors, explicit, cache, handed=None, return_attention_scores=False, **given):
-    """The `Layout` of a call's cache; raises unless its arguments are those that it supports.
+def layout(layer, tensors, explicit, cache, handed, return_attention_scores=False, **given):
+    """The `Layout` of a call's cache, or the one that another layer has `handed` on.
 
-    It is `handed`, if that is not None: of another layer's keys and values.
+    Raises unless the arguments of the call are those that it supports.
     """
-    if handed is not None and not handed.appends:
-        return handed
     query, given["value"], given["key"] = tensors
     _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):
         query, given["value"] = query[0], query[1:]
-    traits = layer.traits
-    layout = handed or kv_cache.layout(cache, traits.layouts, traits.window)
-    if handed is None:
+    traits, layout = layer.traits, handed
+    if not handed.appends:
+        layout = kv_cache.layout(cache, traits.layouts, traits.window)
         count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
         if layout.is_state:
             sizes = [layer._cached_shapes]

@@ -68,32 +68,23 @@ class Stack(saving.ConfigurableModel, saved=False):
             )
 
     def _check_sources(self):
-        """Raises unless each block that reuses keys or values has an earlier one that has them."""
-        sources, takes = self.sources or [None] * len(self.blocks), []
-        for block in self.blocks:
-            takes.append(getattr(block.attention, "reuse", None))
-        valid = len(sources) == len(takes)
+        """Raises unless each block with `reuse` has an earlier one that has what it takes."""
+        layers = [block.attention for block in self.blocks]
+        takes = [getattr(layer, "reuse", None) for layer in layers]
+        sources = self.sources or (None,) * len(takes)
+        valid = [x is None for x in sources] == [x is None for x in takes]
         for n, source in enumerate(sources if valid else ()):
-            valid = valid and (source is None) == (takes[n] is None)
-            if valid and source is not None:
-                valid = type(source) is int and 0 <= source < n and takes[source] != "key_value"
-                valid = valid and (takes[n] != "key_value" or self._alike(n, source))
+            if source is not None:
+                valid = valid and source in range(n) and takes[source] != "key_value"
+                one = takes[n] != "key_value"
+                valid = valid and (one or _seen(layers[n]) == _seen(layers[source]))
         if not valid:
             raise ValueError(
                 "`sources` must have, for each block with `reuse`, the index of an earlier block "
-                "whose keys and values are its own, with the same pattern and position; and None "
-                f"for each other. Received: sources={self.sources}, and blocks of reuse={takes}"
+                "that has keys and values of its own and, for 'key_value', the same pattern and "
+                "position; and None for all others. "
+                f"Received: sources={self.sources}, for blocks with reuse={takes}"
             )
-
-    def _alike(self, *numbers):
-        """Whether attentions see the same tokens, at positions that are encoded alike."""
-        found = []
-        for layer in (self.blocks[n].attention for n in numbers):
-            at = layer.position
-            config = at.get_config() if at is not None and at.encodes_alone else {}
-            config = {name: x for name, x in config.items() if name not in ("name", "dtype")}
-            found.append((traits.of(layer).window, traits.of(layer).merges, type(at), config))
-        return found[0] == found[1]
 
     def build(self, inputs_shape, context_shape=None):
         shape = inputs_shape
@@ -231,11 +222,10 @@ class Stack(saving.ConfigurableModel, saved=False):
                 **given,
                 **more,
             )
+            x, *rest = x if isinstance(x, tuple) else (x,)
             if n in sources:
-                x, handed[n], *after = x
-            elif cache is not None:
-                x, *after = x
-            caches += after if cache is not None else []
+                handed[n], *rest = rest
+            caches += rest
         x = x if rows.order is None else rows.order.restored(x)
         return _flat(x, 3), _flat(mask, 2), caches
 
@@ -335,6 +325,13 @@ class Stack(saving.ConfigurableModel, saved=False):
         for layer in (self.final_norm, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
+
+
+def _seen(layer):
+    """What layers with one cache have in common: the tokens that they see, and encoded keys."""
+    at, found = getattr(layer, "position", None), traits.of(layer)
+    config = at.get_config() | {"name": None} if at is not None and at.encodes_alone else None
+    return found.window, found.merges, config
 
 
 def _flat(x, axes):

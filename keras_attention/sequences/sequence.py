@@ -169,6 +169,7 @@ class Pairs(NamedTuple):
         counts_tokens: whether positions are to count the real tokens of these rows.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
         key_value: the keys and values that another layer has handed on, or None.
+        hands_on: whether the call hands on its own.
     """
 
     query: Any
@@ -187,6 +188,7 @@ class Pairs(NamedTuple):
     of_query: Order | None = None
     of_key: Order | None = None
     key_value: dict[str, Any] | None = None
+    hands_on: bool = False
 
     @property
     def pairwise(self):
