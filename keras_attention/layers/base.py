@@ -131,7 +131,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             setattr(self, f"_{role}_dense", dense)
         of_inputs = {"query": query_shape, "key": key_shape}
         heads = {role: self.heads.shape(role, shape) for role, shape in of_inputs.items()}
-        for role in [role for role in heads if role in self.heads.own] if self.qk_norm else ():
+        for role in self.heads.own[:2] if self.qk_norm else ():
             given = self.qk_norm, f"{role}_norm", heads[role], self.dtype_policy
             setattr(self, f"_{role}_norm", norms.make(*given, center=False))
         if self.position is not None:
@@ -204,7 +204,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         elif x.counts_tokens:
             x = self._counted(x, layout)
 
-        extended = layout.extend(self, cache, x)
+        extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
         extended, handed = reuse.handed(self, extended, x) if x.hands_on else (extended, None)
         more: dict[str, Any] = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:

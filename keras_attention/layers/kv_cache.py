@@ -367,14 +367,8 @@ def with_shared(found, query_mask, key, value):
     return found._replace(earlier=earlier)
 
 
-class Nothing(Layout):
-    """No cache: a call attends to the keys and values of its inputs."""
-
-    def extend(self, layer, cache, x):
-        return layer.extended(x)
-
-
-UNCACHED = Nothing()
+# The layout of a call without a cache, which attends to the keys and values that it is given.
+UNCACHED = Layout()
 
 
 class Context(Layout):

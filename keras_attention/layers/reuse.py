@@ -43,22 +43,17 @@ class HandedOfCache(kv_cache.Layout):
         return kv_cache.with_shared(found, x.query_mask, given["shared_key"], given["shared_value"])
 
 
-HANDED, HANDED_OF_CACHE = Handed(), HandedOfCache()
+HANDED, HANDED_OF_CACHE = (kind(key="float", value="float") for kind in (Handed, HandedOfCache))
 
 
 def layout(layer, given, hands_on, cache):
-    """The `Layout` of a call by the keys and values that it is `given`, if any.
-
-    Raises unless a layer takes them, and hands its own on if it is to.
-    """
-    if layer.reuse is given is None and not hands_on:
-        return kv_cache.UNCACHED
+    """The `Layout` of a call by the keys and values that it is `given`, checked, if any."""
     if (layer.reuse is None) != (given is None):
         raise ValueError(
             "A layer takes `key_value` if, and only if, it was made with `reuse`. Received: "
             f"reuse={layer.reuse!r}, and {'no' if given is None else 'a'} `key_value`"
         )
-    if type(layer.heads) not in (DenseHeads, EinsumHeads):
+    if (given is not None or hands_on) and type(layer.heads) not in (DenseHeads, EinsumHeads):
         raise ValueError(
             "`reuse` and `return_key_value` are of softmax attention over plain projections. "
             f"Received: {type(layer).__name__}"
@@ -82,8 +77,7 @@ def layout(layer, given, hands_on, cache):
         return kv_cache.UNCACHED
     if cache:
         raise ValueError(
-            "A layer with reuse='key_value' has no cache of its own: its `make_cache` gives {}. "
-            f"Received: {sorted(cache)}"
+            f"A layer with reuse='key_value' has an empty cache, {{}}. Received: {sorted(cache)}"
         )
     return HANDED_OF_CACHE if "query_positions" in given else HANDED
 
@@ -97,20 +91,18 @@ def handed(layer, extended, x):
     given = {"key": key, "value": extended.value}
     if extended.new_value is None:
         return extended, _in_order(given, x.of_key, back=True)
-    given |= {"new_value": extended.new_value}
+    earlier = extended.earlier or {}
+    given |= {"new_value": extended.new_value, "mask": extended.key_mask}
     given |= {"query_positions": at.query, "key_positions": at.key}
-    given |= {} if extended.key_mask is None else {"mask": extended.key_mask}
-    if extended.earlier is not None:
-        given |= {f"shared_{name}": extended.earlier[name] for name in ("key", "value")}
-    return extended, given
+    given |= {f"shared_{name}": earlier.get(name) for name in ("key", "value")}
+    return extended, {name: array for name, array in given.items() if array is not None}
 
 
 def mixed(layer, heads, x):
     """Heads whose values are those of an earlier layer, or are added to them."""
     query, key, value = heads
-    first = x.key_value.get("new_value")
-    if first is None:
-        first = _in_order(x.key_value, x.of_key)["value"]
+    given = _in_order(x.key_value, x.of_key)
+    first = given.get("new_value", given["value"])
     if value is not None:
         own, other = ops.unstack(ops.cast(layer.value_scales, value.dtype))
         first = own * value + other * ops.cast(first, value.dtype)
@@ -129,8 +121,8 @@ def specs(layer, key, cache=None):
     """Symbols of what a call of keys (B, S, D) hands on, without a cache."""
     if cache is not None:
         raise TypeError(
-            "`return_key_value=True` with a `cache` takes arrays, and no symbolic tensors of a "
-            f"functional model. Received: a cache of {sorted(cache)}"
+            "`return_key_value=True` with a `cache` takes arrays, and no symbolic tensors. "
+            f"Received: a cache of {sorted(cache)}"
         )
     heads, *sizes = layer.heads.stored
     return {

@@ -81,8 +81,7 @@ def of_slots(layer: Any) -> Traits:
         and (at is None or (at.encodes_alone or "encode" not in at.overrides))
         and not (at is not None and at.needs_length),
         "no_decoding_reason": _no_decoding_reason(layer, pattern, slots, own.get("one_sequence")),
-        "no_cache_reason": layer.heads.no_cache_reason
-        or (layer.reuse and f"with reuse={layer.reuse!r} its keys or values are another layer's"),
+        "no_cache_reason": layer.heads.no_cache_reason or (layer.reuse and "it has `reuse`"),
     }
     return Traits(**found | own)
 
@@ -108,10 +107,7 @@ def check_cache(layer, reason):
 
 
 def layout(layer, tensors, explicit, cache, handed, return_attention_scores=False, **given):
-    """The `Layout` of a call's cache, or the one that another layer has `handed` on.
-
-    Raises unless the arguments of the call are those that it supports.
-    """
+    """The `Layout` of a call's cache, or the `handed` one; raises for arguments that it refuses."""
     query, given["value"], given["key"] = tensors
     _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):

@@ -70,20 +70,20 @@ class Stack(saving.ConfigurableModel, saved=False):
     def _check_sources(self):
         """Raises unless each block with `reuse` has an earlier one that has what it takes."""
         layers = [block.attention for block in self.blocks]
-        takes = [getattr(layer, "reuse", None) for layer in layers]
-        sources = self.sources or (None,) * len(takes)
+        self._takes = takes = [getattr(layer, "reuse", None) for layer in layers]
+        self._sources = sources = self.sources or (None,) * len(takes)
         valid = [x is None for x in sources] == [x is None for x in takes]
         for n, source in enumerate(sources if valid else ()):
             if source is not None:
                 valid = valid and source in range(n) and takes[source] != "key_value"
-                one = takes[n] != "key_value"
-                valid = valid and (one or _seen(layers[n]) == _seen(layers[source]))
+                if valid and takes[n] == "key_value":
+                    valid = _seen(layers[n]) == _seen(layers[source])
         if not valid:
             raise ValueError(
-                "`sources` must have, for each block with `reuse`, the index of an earlier block "
-                "that has keys and values of its own and, for 'key_value', the same pattern and "
-                "position; and None for all others. "
-                f"Received: sources={self.sources}, for blocks with reuse={takes}"
+                "`sources` must have None for blocks without `reuse`, and for others the index of "
+                "an earlier block that does not take its own keys and values from another and, for "
+                "'key_value', has the same pattern and position. Received: "
+                f"sources={self.sources}, for blocks with reuse={takes}"
             )
 
     def build(self, inputs_shape, context_shape=None):
@@ -206,12 +206,11 @@ class Stack(saving.ConfigurableModel, saved=False):
         # A cache counts its own tokens.
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
         x, caches, handed = rows.x, [], {}
-        sources = self.sources or [None] * len(self.blocks)
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         for n, (block, cells, of_block, before) in enumerate(self._of_blocks(context, cache)):
-            more = {"return_key_value": True} if n in sources else {}
-            if sources[n] is not None:
-                more["key_value"] = handed[sources[n]]
+            more = {"return_key_value": True} if n in self._sources else {}
+            if self._sources[n] is not None:
+                more["key_value"] = handed[self._sources[n]]
             x = block(
                 x,
                 of_block,
@@ -223,7 +222,7 @@ class Stack(saving.ConfigurableModel, saved=False):
                 **more,
             )
             x, *rest = x if isinstance(x, tuple) else (x,)
-            if n in sources:
+            if n in self._sources:
                 handed[n], *rest = rest
             caches += rest
         x = x if rows.order is None else rows.order.restored(x)
@@ -306,10 +305,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         of_blocks = {name: given[name] for name in ("context_mask", *PAIRS)}
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
-        for block, _, of_block, before in self._of_blocks(context, cache):
-            reused = getattr(block.attention, "reuse", None) is not None
-            given = reuse.specs(block.attention, x) if reused else None
-            block.compute_output_spec(x, of_block, cache=before, key_value=given, **of_blocks)
+        for n, (block, _, of_block, before) in enumerate(self._of_blocks(context, cache)):
+            handed = reuse.specs(block.attention, x) if self._takes[n] else None
+            block.compute_output_spec(x, of_block, cache=before, key_value=handed, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
         if keep is not None:
             # Keras gives an output that carries none the mask of all inputs.

@@ -131,6 +131,12 @@ def blocks(**given):
     ]
 
 
+def reusing(position, *takes, causal=True):
+    """A block, and others that take keys and values of it."""
+    given = {"position": position, "causal": causal, "num_key_value_heads": 1}
+    return [made(ka.TransformerBlock, reuse=reuse, **given) for reuse in (None, *takes)]
+
+
 def cell(attention=None, **given):
     attention = attention or ka.MultiHeadAttention(2, 4)
     return ka.AttentionCell(keras.layers.GRUCell(D), attention, **given)
@@ -445,6 +451,8 @@ def _entries():
         "logits": None,
     }
     yield Entry("Decoder-context", ka.Decoder, tuple(stack.items()), from_context)
+    reused = functools.partial(reusing, "rotary", "value", "value_residual", "key_value")
+    yield variant("Decoder-reuse", ka.Decoder, blocks=reused, sources=(None, 0, 0, 0))
     yield variant("AttentionRNN-steps", ka.AttentionRNN, of_steps, return_state=True)
     yield variant("EncoderDecoder-target", ka.EncoderDecoder, of_target)
 

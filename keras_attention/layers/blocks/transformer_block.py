@@ -232,8 +232,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             if given or not self.cross_attention:
                 raise ValueError(
                     "A block with self_attention=False has cross_attention=True, and no `causal`, "
-                    "`attention`, `pattern`, `position` or `reuse`, which are of the "
-                    "self-attention. "
+                    "`attention`, `pattern`, `position` or `reuse`, of the self-attention. "
                     f"Received: cross_attention={self.cross_attention}, and {given}"
                 )
         if not self.query_residual and (not self.cross_attention or self.residual == "parallel"):
@@ -242,8 +241,7 @@ class TransformerBlock(saving.ConfigurableLayer):
                 "than 'parallel', whose branches share one. Received: "
                 f"cross_attention={self.cross_attention}, residual={self.residual!r}"
             )
-        made = self.pattern, self.position, self.reuse
-        if "attention" not in self._made and made != (None, None, None):
+        if "attention" not in self._made and {self.pattern, self.position, self.reuse} != {None}:
             raise ValueError(
                 "`pattern`, `position` and `reuse` are those of the self-attention that the block "
                 "makes: give them to the layer that replaces it. Received: "
