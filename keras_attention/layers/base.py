@@ -570,7 +570,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         explicit = [given.pop(f"{role}_mask") for role in ("query", "value", "key")]
         mask, cache, _ = map(given.pop, ("mask", "cache", "training"))
         x, _ = self._read(tensors, explicit, mask, cache, **given)
-        handed = reuse.specs(self, x.key, cache) if given["return_key_value"] else None
+        handed = reuse.specs(self, x.key, cache) if x.hands_on else None
         query, value, key = x.query.shape, x.value.shape, x.key.shape
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:

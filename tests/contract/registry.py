@@ -131,10 +131,11 @@ def blocks(**given):
     ]
 
 
-def reusing(position, *takes, causal=True):
+def reusing():
     """A block, and others that take keys and values of it."""
-    given = {"position": position, "causal": causal, "num_key_value_heads": 1}
-    return [made(ka.TransformerBlock, reuse=reuse, **given) for reuse in (None, *takes)]
+    given = {"position": "rotary", "causal": True, "num_key_value_heads": 1}
+    takes = None, "value", "value_residual", "key_value"
+    return [made(ka.TransformerBlock, reuse=reuse, **given) for reuse in takes]
 
 
 def cell(attention=None, **given):
@@ -451,8 +452,7 @@ def _entries():
         "logits": None,
     }
     yield Entry("Decoder-context", ka.Decoder, tuple(stack.items()), from_context)
-    reused = functools.partial(reusing, "rotary", "value", "value_residual", "key_value")
-    yield variant("Decoder-reuse", ka.Decoder, blocks=reused, sources=(None, 0, 0, 0))
+    yield variant("Decoder-reuse", ka.Decoder, blocks=reusing, sources=(None, 0, 0, 0))
     yield variant("AttentionRNN-steps", ka.AttentionRNN, of_steps, return_state=True)
     yield variant("EncoderDecoder-target", ka.EncoderDecoder, of_target)
 
