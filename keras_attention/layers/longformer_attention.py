@@ -170,7 +170,7 @@ class LongformerAttention(GlobalTokensAttention):
         num_global: how many of the first tokens are global; with `global_mask` the most that a row
             may have.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
-            `attention_axes` and `flash_attention`.
+            `attention_axes`, `flash_attention` and `reuse`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
     a cache, or has integers as `positions` is an error. There is one argument more, `global_mask`:
@@ -188,7 +188,7 @@ class LongformerAttention(GlobalTokensAttention):
     [1000, 18, 34]
     """
 
-    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
+    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention", "reuse")
 
     def __init__(
         self,

@@ -16,31 +16,28 @@ from keras_attention.layers.heads import DenseHeads, EinsumHeads
 
 
 class Handed(kv_cache.Layout):
-    """The keys and values of an earlier layer's call without a cache."""
+    """The keys and values of an earlier layer's call, with a cache or without one."""
 
     def extend(self, layer, cache, x):
         query, given = layer.split(x.query, "query"), _in_order(x.key_value, x.of_key)
-        found = layer.extended(x, (query, given["key"], given["value"]))
-        at = found.positions.query
+        heads, at = (query, given["key"], given["value"]), given.get("query_positions")
+        if at is None:
+            found = layer.extended(x, heads)
+            at = found.positions.query
+        else:
+            entries = given["key_positions"], given.get("mask"), x.query_mask
+            found = kv_cache.of_entries(*heads, at, *entries)
         query, _, encoded = kv_cache.encoded(layer, query, query, at, at)
-        return found._replace(query=query, encoded=encoded, cache=cache)
-
-
-class HandedOfCache(kv_cache.Layout):
-    """Those of an earlier layer's call with a cache, in which they are stored once for both."""
-
-    appends = True
-
-    def extend(self, layer, cache, x):
-        query, given = layer.split(x.query, "query"), x.key_value
-        of_query = given["query_positions"]
-        query, _, encoded = kv_cache.encoded(layer, query, query, of_query, of_query)
-        heads = query, given["key"], given["value"], of_query, given["key_positions"]
-        found = kv_cache.of_entries(*heads, given.get("mask"), x.query_mask)
-        found = found._replace(cache=cache, encoded=encoded)
+        found = found._replace(query=query, encoded=encoded, cache=cache)
         if "shared_key" not in given:
             return found
         return kv_cache.with_shared(found, x.query_mask, given["shared_key"], given["shared_value"])
+
+
+class HandedOfCache(Handed):
+    """As of a layer's own cache."""
+
+    appends = True
 
 
 HANDED, HANDED_OF_CACHE = (kind(key="float", value="float") for kind in (Handed, HandedOfCache))

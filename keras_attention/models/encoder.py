@@ -57,7 +57,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
-        self.sources = None if sources is None else tuple(sources)
+        self.sources = tuple(sources) if isinstance(sources, list) else sources
         self._check_sources()
         # Whether an output is of a whole row, so that it has no mask.
         self._pools = logits is not None and logits.pooling is not None
@@ -71,8 +71,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         """Raises unless each block with `reuse` has an earlier one that has what it takes."""
         layers = [block.attention for block in self.blocks]
         self._takes = takes = [getattr(layer, "reuse", None) for layer in layers]
-        self._sources = sources = self.sources or (None,) * len(takes)
-        valid = [x is None for x in sources] == [x is None for x in takes]
+        self._sources = sources = (None,) * len(takes) if self.sources is None else self.sources
+        valid = isinstance(sources, tuple)
+        valid = valid and [x is None for x in sources] == [x is None for x in takes]
         for n, source in enumerate(sources if valid else ()):
             if source is not None:
                 valid = valid and source in range(n) and takes[source] != "key_value"

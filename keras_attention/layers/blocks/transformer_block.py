@@ -335,6 +335,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
         pairs |= {"positions": positions, "segment_ids": segment_ids}
+        # A layer that is not of this package takes them only if they are used.
+        pairs |= {} if key_value is None else {"key_value": key_value}
+        pairs |= {"return_key_value": True} if return_key_value else {}
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -365,12 +368,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         def branch(name, layer, **given):
             branches[name] = functools.partial(attend, name, layer, **given)
 
-        # A layer that is not of this package takes them only if they are used.
-        reused = {} if key_value is None else {"key_value": key_value}
-        reused |= {"return_key_value": True} if return_key_value else {}
         if self.self_attention:
-            given = {"use_causal_mask": self.causal, "cache": cache, **pairs, **reused}
-            branch("attention", self.attention, **given)
+            branch("attention", self.attention, use_causal_mask=self.causal, cache=cache, **pairs)
         if self.cross_attention:
             memory = self._normalized(memory)
             # Rows may be compacted; those of the context are not.
@@ -448,7 +447,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         given = [name for name in pairs if not isinstance(pairs[name], str | None)]
         if given and not self.self_attention:
             raise ValueError(
-                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
+                "Masks and biases of pairs, `positions`, `segment_ids` and `key_value` are of the "
                 "self-attention, and this block has self_attention=False. Padding of the context "
                 f"is `context_mask`. Received: {given}"
             )
@@ -516,14 +515,14 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, cache, scores, handed = given.x, given.cache, {}, []
-        names = "attention_mask", "attention_bias", "positions", "segment_ids"
+        names = "attention_mask", "attention_bias", "positions", "segment_ids", "key_value"
         pairs = {name: getattr(given, name) for name in names}
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)
         if isinstance(self.attention, BaseAttention):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
-            of_call |= {"key_value": given.key_value, "return_key_value": given.return_key_value}
+            of_call["return_key_value"] = given.return_key_value
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
             found = found[1:] if isinstance(found, tuple) else ()
             handed = [found[int(returns)]] if given.return_key_value else []
