@@ -176,6 +176,9 @@ class Attention(BaseAttention):
         super()._build_slots(query_heads, key_heads)
         if self.use_sink:
             self.sink = self.add_weight(name="sink", shape=(query_heads[2],), initializer="zeros")
+        if self.reuse == "value_residual":
+            start = keras.initializers.Constant(0.5)
+            self.value_scales = self.add_weight((2,), start, name="value_scales")
         # A Dropout layer rather than a seed generator, to keep its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy

@@ -19,9 +19,9 @@ from keras_attention.core.hints import (
     Tensor,
     Tensors,
 )
-from keras_attention.layers import kv_cache, reuse, traits
+from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.blocks import norms
-from keras_attention.layers.heads import ROLES, DenseHeads, EinsumHeads, Heads
+from keras_attention.layers.heads import ROLES, DenseHeads, EinsumHeads, Heads, reuse
 from keras_attention.layers.traits import Traits
 from keras_attention.sequences import inputs, masks, sequence, shapes
 from keras_attention.spec import Positions

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import get_args
 
-import keras
-
 from keras_attention import patterns, scores
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention
@@ -118,9 +116,3 @@ class MultiHeadAttention(OutputProjection, Attention):
         if self.sliding_window is not None:
             reach = self.sliding_window - 1
             self.preset_pattern = patterns.SlidingWindow(reach, reach)
-
-    def _build_slots(self, query_heads, key_heads):
-        super()._build_slots(query_heads, key_heads)
-        if self.reuse == "value_residual":
-            start = keras.initializers.Constant(0.5)
-            self.value_scales = self.add_weight((2,), start, name="value_scales")

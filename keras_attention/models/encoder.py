@@ -11,8 +11,9 @@ from keras import ops
 from keras_attention import saving
 from keras_attention.core import tap
 from keras_attention.core.hints import Positions, Tensor, Tensors
-from keras_attention.layers import kv_cache, reuse, traits
+from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.heads import reuse
 from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
 
@@ -57,7 +58,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
-        self.sources = tuple(sources) if isinstance(sources, list) else sources
+        self.sources = sources
         self._check_sources()
         # Whether an output is of a whole row, so that it has no mask.
         self._pools = logits is not None and logits.pooling is not None
@@ -71,8 +72,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         """Raises unless each block with `reuse` has an earlier one that has what it takes."""
         layers = [block.attention for block in self.blocks]
         self._takes = takes = [getattr(layer, "reuse", None) for layer in layers]
-        self._sources = sources = (None,) * len(takes) if self.sources is None else self.sources
-        valid = isinstance(sources, tuple)
+        self._source_of = sources = (None,) * len(takes) if self.sources is None else self.sources
+        valid = isinstance(sources, (list, tuple))
         valid = valid and [x is None for x in sources] == [x is None for x in takes]
         for n, source in enumerate(sources if valid else ()):
             if source is not None:
@@ -209,9 +210,9 @@ class Stack(saving.ConfigurableModel, saved=False):
         x, caches, handed = rows.x, [], {}
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         for n, (block, cells, of_block, before) in enumerate(self._of_blocks(context, cache)):
-            more = {"return_key_value": True} if n in self._sources else {}
-            if self._sources[n] is not None:
-                more["key_value"] = handed[self._sources[n]]
+            more = {"return_key_value": True} if n in self._source_of else {}
+            if self._source_of[n] is not None:
+                more["key_value"] = handed[self._source_of[n]]
             x = block(
                 x,
                 of_block,
@@ -223,7 +224,7 @@ class Stack(saving.ConfigurableModel, saved=False):
                 **more,
             )
             x, *rest = x if isinstance(x, tuple) else (x,)
-            if n in self._sources:
+            if n in self._source_of:
                 handed[n], *rest = rest
             caches += rest
         x = x if rows.order is None else rows.order.restored(x)

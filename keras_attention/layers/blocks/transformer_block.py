@@ -335,9 +335,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
         pairs |= {"positions": positions, "segment_ids": segment_ids}
-        # A layer that is not of this package takes them only if they are used.
-        pairs |= {} if key_value is None else {"key_value": key_value}
-        pairs |= {"return_key_value": True} if return_key_value else {}
+        pairs |= _used(key_value, return_key_value)
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -515,14 +513,14 @@ class TransformerBlock(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         x, cache, scores, handed = given.x, given.cache, {}, []
-        names = "attention_mask", "attention_bias", "positions", "segment_ids", "key_value"
+        names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
+        pairs |= _used(given.key_value, given.return_key_value)
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)
         if isinstance(self.attention, BaseAttention):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
-            of_call["return_key_value"] = given.return_key_value
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
             found = found[1:] if isinstance(found, tuple) else ()
             handed = [found[int(returns)]] if given.return_key_value else []
@@ -545,3 +543,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         dtype = shapes.wide_policy(self, self.wide_residual).compute_dtype
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
         return self._returned(output, scores, handed, cache)
+
+
+def _used(key_value, returned):
+    """Arguments of a call that a layer which is not of this package, for one, does not take."""
+    found = {"key_value": key_value, "return_key_value": returned or None}
+    return {name: given for name, given in found.items() if given is not None}

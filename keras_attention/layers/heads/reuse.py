@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_attention.kernels.sparse import folding
 from keras_attention.layers import kv_cache
-from keras_attention.layers.heads import DenseHeads, EinsumHeads
+from keras_attention.layers.heads.base import DenseHeads, EinsumHeads
 
 
 class Handed(kv_cache.Layout):
