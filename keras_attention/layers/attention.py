@@ -81,11 +81,10 @@ class Attention(BaseAttention):
         mask: Keras's name for the mask of a layer's only input, which `TimeDistributed` passes:
             that of `query` in self-attention, or a list of masks for a list of tensors; False
             for none.
-        return_key_value: whether to return the key and value heads too, before a cache, which a
-            later layer over the same tokens takes: `{"key": (B, S, G, K), "value": (B, S, G, V)}`,
-            and with a cache more.
-        key_value: those of another layer's call, for a layer with `reuse`. Keys have that layer's
-            position, which must be this one's, too.
+        return_key_value: whether to return, before a cache, `{"key": (B, S, G, K), "value":
+            (B, S, G, V)}` too, and with a cache more: the `key_value` of a later layer.
+        key_value: that of an earlier layer over the same tokens and with the same position, for a
+            layer with `reuse`.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's

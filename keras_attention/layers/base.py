@@ -250,7 +250,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return self._returned(output, scores, result.log_probability, handed, cache)
 
     def _read(
-        self, tensors, explicit, mask, cache, key_value=None, return_key_value=False, **given
+        self, tensors, explicit, mask, cache, *, key_value=None, return_key_value=False, **given
     ):
         """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
         how = given["positions"]
@@ -263,8 +263,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
         pairs = given["attention_mask"], given["attention_bias"]
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
-        if return_key_value or key_value is not None:
-            x = x._replace(key_value=key_value, hands_on=return_key_value)
+        x = x._replace(key_value=key_value, hands_on=return_key_value)
         if not x.one_sequence or x.key is not x.value:
             self._shapes(x.query.shape, x.value.shape, x.key.shape)
         if layout.is_memory:

@@ -32,7 +32,7 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         "no_cache_reason": "its global tokens attend to later ones",
     }
 
-    def call(
+    def call(  # type: ignore[override]
         self,
         query: Tensors,
         value: Tensor | None = None,

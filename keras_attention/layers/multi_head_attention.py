@@ -40,11 +40,10 @@ class MultiHeadAttention(OutputProjection, Attention):
             kernel is chosen automatically (see `ops.explain`), and never changes the result.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
-        reuse: what the layer takes of the keys and values of another layer, `key_value` of a call:
-            None; "key_value", both, so that it has neither projections of its own nor a cache
-            (cross-layer attention: Brandon et al. 2024); "value", the values alone (SVFormer: Zhou
-            et al. 2024); or "value_residual", to which it adds them, `λ₁ V + λ₂ V'` with two
-            learned numbers `value_scales` that start at 0.5 (ResFormer: Zhou et al. 2024).
+        reuse: what it takes of the `key_value` of another layer: None; "key_value", both, with no
+            projections of them nor a cache (Brandon et al. 2024); "value" (SVFormer: Zhou et al.
+            2024); or "value_residual", `λ₁ V + λ₂ V'` of its own values and the other layer's, by
+            `value_scales`, two weights that start at 0.5 (ResFormer: Zhou et al. 2024).
         **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.

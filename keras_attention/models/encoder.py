@@ -207,7 +207,8 @@ class Stack(saving.ConfigurableModel, saved=False):
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
-        x, caches, handed = rows.x, [], {}
+        handed: dict[Any, Any] = {}
+        x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         for n, (block, cells, of_block, before) in enumerate(self._of_blocks(context, cache)):
             more = {"return_key_value": True} if n in self._source_of else {}
@@ -361,9 +362,8 @@ class Encoder(Stack):
         final_norm: a norm after the last block, which pre-norm blocks need; or None.
         logits: `Logits`, such as those of a masked language model, or None.
         metadata: anything ready for JSON that is saved with the model, such as where it came from.
-        sources: for each block with `reuse`, the index of the earlier block whose keys and values
-            it takes, and None for all others: `[None, None, 0, 1]`. A source of "key_value" has the
-            same pattern and position.
+        sources: for each block with `reuse`, the index of an earlier one whose keys and values it
+            takes, and None for others. With "key_value" both have the same pattern and position.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:

@@ -79,8 +79,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         query_residual: whether x is added to what it found in the context. False, in a block with
             `cross_attention` whose residual is not "parallel", is for queries that are not of the
             kind of the output, such as positions (Perceiver IO: Jaegle et al. 2022).
-        reuse: what the self-attention takes of the keys and values of an earlier block, as in
-            `MultiHeadAttention`. A stack hands them on, by its `sources`.
+        reuse: of the self-attention, as in `MultiHeadAttention`: see `sources` of stacks.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -335,7 +334,9 @@ class TransformerBlock(saving.ConfigurableLayer):
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
         pairs |= {"positions": positions, "segment_ids": segment_ids}
-        pairs |= _used(key_value, return_key_value)
+        # Not every layer takes them.
+        pairs |= {} if key_value is None else {"key_value": key_value}
+        pairs |= {"return_key_value": True} if return_key_value else {}
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -348,7 +349,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             x = keras.ops.cast(x, shapes.wide_policy(self, True).compute_dtype)
         # Gradients of norms and of the feed-forward network sum over all rows: padding is cleared.
         x = masks.clear(x, mask)
-        scores, caches, handed = {}, {}, []
+        scores, caches = {}, {}
         options = {"return_attention_scores": return_attention_scores, "training": training}
 
         def attend(name, layer, x, **given):
@@ -357,7 +358,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             if return_attention_scores:
                 scores[name], *rest = rest
             if given.get("return_key_value"):
-                handed[:], rest = rest[:1], rest[1:]
+                caches["key_value"], *rest = rest
             caches[name] = rest[0] if rest else None
             return output
 
@@ -378,7 +379,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         x = self._add_branches(x, branches, keep=keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
-        return self._returned(masks.carry(x, mask), scores, handed, caches.get("attention"))
+        given = scores, caches.get("key_value"), caches.get("attention")
+        return self._returned(masks.carry(x, mask), *given)
 
     # Decoding with a cache
 
@@ -491,8 +493,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     def _returned(self, output, scores, handed, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
         returned = [scores if self.cross_attention else scores["attention"]] if scores else []
-        returned += handed
-        returned += [] if cache is None else [cache]
+        returned += [x for x in (handed, cache) if x is not None]
         return (output, *returned) if returned else output
 
     # Shapes and masks, symbolically
@@ -512,10 +513,11 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        x, cache, scores, handed = given.x, given.cache, {}, []
+        x, cache, scores, handed = given.x, given.cache, {}, None
         names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
-        pairs |= _used(given.key_value, given.return_key_value)
+        pairs |= {} if given.key_value is None else {"key_value": given.key_value}
+        pairs |= {"return_key_value": True} if given.return_key_value else {}
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)
@@ -523,7 +525,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
             found = found[1:] if isinstance(found, tuple) else ()
-            handed = [found[int(returns)]] if given.return_key_value else []
+            handed = found[int(returns)] if given.return_key_value else None
             cache = None if cache is None else found[-1]
         elif self.self_attention:
             masks.boolean("attention_mask", given.attention_mask)
@@ -543,9 +545,3 @@ class TransformerBlock(saving.ConfigurableLayer):
         dtype = shapes.wide_policy(self, self.wide_residual).compute_dtype
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
         return self._returned(output, scores, handed, cache)
-
-
-def _used(key_value, returned):
-    """Arguments of a call that a layer which is not of this package, for one, does not take."""
-    found = {"key_value": key_value, "return_key_value": returned or None}
-    return {name: given for name, given in found.items() if given is not None}

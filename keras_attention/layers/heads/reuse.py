@@ -1,10 +1,9 @@
 """Keys and values that a layer hands on, and a later layer attends to or adds to its own.
 
-A call with `return_key_value=True` hands on `{"key": (B, S, G, K), "value": (B, S, G, V)}`: heads,
-normalized and with their positions, of the tokens in the order of the inputs. After a call with a
-cache they are those of all tokens so far, and beside them are "new_value" (B, T, G, V), the values
-of the call's own tokens, "query_positions", "key_positions" and, where not all entries have a
-token, "mask" (B, S); tokens of a beginning that all rows share are "shared_key" and "shared_value".
+A call with `return_key_value=True` hands on `{"key": (B, S, G, K), "value": (B, S, G, V)}`, with
+norms and positions, in the order of the inputs. With a cache these are all its entries, beside
+"new_value" (B, T, G, V), "query_positions", "key_positions" and, where not all entries have a
+token, "mask" (B, S); those that all rows share are "shared_key" and "shared_value".
 """
 
 import keras
@@ -34,13 +33,9 @@ class Handed(kv_cache.Layout):
         return kv_cache.with_shared(found, x.query_mask, given["shared_key"], given["shared_value"])
 
 
-class HandedOfCache(Handed):
-    """As of a layer's own cache."""
-
-    appends = True
-
-
-HANDED, HANDED_OF_CACHE = (kind(key="float", value="float") for kind in (Handed, HandedOfCache))
+HANDED, HANDED_OF_CACHE = Handed(heads="float"), Handed(heads="float")
+# A call is then one of those that append tokens, to the cache of the earlier layer.
+HANDED_OF_CACHE.appends = True
 
 
 def layout(layer, given, hands_on, cache):
