@@ -253,11 +253,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         self, tensors, explicit, mask, cache, *, key_value=None, return_key_value=False, **given
     ):
         """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
-        how = given["positions"]
+        layout, how = kv_cache.UNCACHED, given["positions"]
         given["positions"] = None if isinstance(how, str) else how
         if self.traits.refused:
             self._refuse({name: given[name] for name in self.traits.refused})
-        layout = reuse.layout(self, key_value, return_key_value, cache)
+        if return_key_value or key_value is not None or self.reuse is not None:
+            layout = reuse.layout(self, key_value, return_key_value, cache)
         if layout.appends or (cache is not None and self.reuse != "key_value"):
             layout = traits.layout(self, tensors, explicit, cache, layout, **given)
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED

@@ -46,6 +46,8 @@ class Heads:
     # The reason the layer's cache cannot store these heads, or None.
     no_cache_reason: str | None = None
     no_decoding_reason: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
+    # The roles of inputs that are split here; of the others, another layer has the heads.
+    own = ROLES
     # How inputs of more axes than (B, T, D) are folded, an `Axes`; None for these three.
     axes = None
     rank = 3
@@ -90,11 +92,6 @@ class Heads:
     def scores_shape(self, query_shape, value_shape):
         """The shape of the weights that the layer returns."""
         return (query_shape[0], self.layer.num_heads, query_shape[1], value_shape[1])
-
-    @property
-    def own(self):
-        """The roles of inputs that are projected here, but for those that another layer has."""
-        return _OWN.get(self.layer.reuse, ROLES)
 
     @property
     def stored(self):
@@ -206,6 +203,7 @@ class DenseHeads(Heads):
     def _given(self, *given):
         """The shapes of query, key and value by role, whose features and sizes are stored."""
         found = dict(zip(ROLES, given, strict=True))
+        self.own = _OWN.get(self.layer.reuse, ROLES)
         self.features = {role: shape[-1] for role, shape in found.items()}
         self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in found.items()}
         return found
