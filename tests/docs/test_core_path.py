@@ -54,8 +54,8 @@ def encoder_call():
 MOST = {
     default_call: {"tensorflow": (52, 17, 755), "jax": (61, 20, 825), "torch": (72, 20, 935)},
     cached_call: {"tensorflow": (80, 22, 1045), "jax": (98, 25, 1185), "torch": (102, 24, 1245)},
-    block_call: {"tensorflow": (68, 21, 925), "jax": (77, 23, 1005), "torch": (88, 23, 1120)},
-    encoder_call: {"tensorflow": (112, 25, 1390), "jax": (123, 27, 1460), "torch": (140, 27, 1610)},
+    block_call: {"tensorflow": (68, 21, 935), "jax": (77, 23, 1015), "torch": (88, 23, 1130)},
+    encoder_call: {"tensorflow": (112, 25, 1415), "jax": (123, 27, 1485), "torch": (140, 27, 1635)},
 }
 
 
