@@ -47,7 +47,7 @@ class Heads:
     no_cache_reason: str | None = None
     no_decoding_reason: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
     # The roles of inputs that are split here; of the others, another layer has the heads.
-    own = ROLES
+    own: tuple[str, ...] = ROLES
     # How inputs of more axes than (B, T, D) are folded, an `Axes`; None for these three.
     axes = None
     rank = 3
