@@ -93,6 +93,7 @@ KINDS = {
     "axes": (["no", 0, [2], [-1], ["a"], [0.5], np.ones(2)], [0, 1], [np.int64(0), 1]),
     "terms": (["c2p", ["no"], [], ["c2p", "c2p"], [["c2p"]], 1, object()], ["c2p"], None),
     "anything": ([], {}, {}),
+    "sources": ([0, "no", NAN, object(), np.ones(2), [None], [None, 0]], [None, None], None),
 }
 KIND = {
     "count": "num_heads num_key_value_heads key_dim value_dim units rank max_length window "
@@ -122,7 +123,7 @@ KIND = {
     "axes": "axes",
     "terms": "terms",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
-    "data_format scoring head_norm sharing history initial pooling gate_activation "
+    "data_format scoring head_norm sharing reuse history initial pooling gate_activation "
     "initial_scale",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
@@ -133,6 +134,7 @@ KIND = {
     "feed_forward blocks embeddings final_norm logits encoder decoder tokens positions types "
     "projection token_projection transform feature_map alignment chunk_score",
     "anything": "metadata",
+    "sources": "sources",
 }
 KIND = {name: kind for kind, names in KIND.items() for name in names.split()}
 # Where one name is of two kinds.

@@ -36,9 +36,11 @@ def network(**kwargs):
     return ka.FeedForward(8, "tanh", dropout=0.4, seed=1, **kwargs)
 
 
-def blocks(count, position):
+def blocks(count, position, reuse=None):
     return [
-        ka.TransformerBlock(8, 2, causal=True, position=position, dropout=0.3, seed=n)
+        ka.TransformerBlock(
+            8, 2, causal=True, position=position, dropout=0.3, seed=n, reuse=reuse if n else None
+        )
         for n in range(count)
     ]
 
@@ -56,7 +58,9 @@ MODELS = {
     "choices": lambda: functional(ka.SelfAttention(2, 4, normalization="hard", seed=1)),
     "losses": lambda: functional(ka.MultiHeadAttention(2, 4, scores_regularizer="entropy")),
     # The model and its blocks, which share a table.
-    "stack": lambda: ka.Decoder(blocks(2, ka.positions.RelativeBias(4))),
+    "stack": lambda: ka.Decoder(
+        blocks(2, ka.positions.RelativeBias(4), "value_residual"), sources=[None, 0]
+    ),
     "functional": lambda: functional(network(name="listed"), network()),
     "sequential": lambda: keras.Sequential([keras.Input((4, 8)), network(name="listed")]),
     "in a layer": lambda: functional(OwnLayer(network(), name="listed")),

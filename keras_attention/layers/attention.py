@@ -81,6 +81,10 @@ class Attention(BaseAttention):
         mask: Keras's name for the mask of a layer's only input, which `TimeDistributed` passes:
             that of `query` in self-attention, or a list of masks for a list of tensors; False
             for none.
+        return_key_value: whether to return, before a cache, `{"key": (B, S, G, K), "value":
+            (B, S, G, V)}` too, and with a cache more: the `key_value` of a later layer.
+        key_value: that of an earlier layer over the same tokens and with the same position, for a
+            layer with `reuse`.
 
     Returns:
         (B, T, num_heads · value_dim), or (B, T, D') without projections. It carries the query's
@@ -171,6 +175,9 @@ class Attention(BaseAttention):
         super()._build_slots(query_heads, key_heads)
         if self.use_sink:
             self.sink = self.add_weight(name="sink", shape=(query_heads[2],), initializer="zeros")
+        if self.reuse == "value_residual":
+            start = keras.initializers.Constant(0.5)
+            self.value_scales = self.add_weight((2,), start, name="value_scales")
         # A Dropout layer rather than a seed generator, to keep its name in saved files.
         self._dropout_layer = keras.layers.Dropout(
             self.dropout, seed=self.seed, dtype=self.dtype_policy

@@ -21,7 +21,7 @@ from keras_attention.core.hints import (
 )
 from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.blocks import norms
-from keras_attention.layers.heads import ROLES, DenseHeads, EinsumHeads, Heads
+from keras_attention.layers.heads import ROLES, DenseHeads, EinsumHeads, Heads, reuse
 from keras_attention.layers.traits import Traits
 from keras_attention.sequences import inputs, masks, sequence, shapes
 from keras_attention.spec import Positions
@@ -30,6 +30,7 @@ NamedQkNorm = Literal[False, "rms", "layer"]
 QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv", "qvo"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
+Reuse: TypeAlias = Literal[None, "key_value", "value", "value_residual"]
 
 
 class BaseAttention(saving.ConfigurableLayer, saved=False):
@@ -95,6 +96,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     # Slots without weights, of which a subclass may have some.
     pattern: patterns.Pattern | None = None
     scores_regularizer: Any = None
+    # What it takes of the keys and values of another layer, a `Reuse`.
+    reuse: Reuse = None
 
     # What presets declare, and set in their constructors
 
@@ -128,8 +131,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             setattr(self, f"_{role}_dense", dense)
         of_inputs = {"query": query_shape, "key": key_shape}
         heads = {role: self.heads.shape(role, shape) for role, shape in of_inputs.items()}
-        for role, shape in heads.items() if self.qk_norm else ():
-            given = self.qk_norm, f"{role}_norm", shape, self.dtype_policy
+        for role in self.heads.own[:2] if self.qk_norm else ():
+            given = self.qk_norm, f"{role}_norm", heads[role], self.dtype_policy
             setattr(self, f"_{role}_norm", norms.make(*given, center=False))
         if self.position is not None:
             self.position.build_inputs(query_shape, key_shape)
@@ -170,6 +173,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         cache: Cache | None = None,
         # Keras would replace None by the mask, and add its computation to the graph.
         mask: Tensors | bool | None = False,
+        key_value: dict[str, Tensor] | None = None,
+        return_key_value: bool = False,
     ) -> Tensors:
         x, layout = self._read(
             *((query, value, key), (query_mask, value_mask, key_mask), mask, cache),
@@ -179,6 +184,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             attention_bias=attention_bias,
             positions=positions,
             segment_ids=segment_ids,
+            key_value=key_value,
+            return_key_value=return_key_value,
         )
         return self._attended(
             *(x, layout, cache, training, return_attention_scores, use_causal_mask)
@@ -198,6 +205,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             x = self._counted(x, layout)
 
         extended = layout.extend(self, cache, x) if layout.arrays else self.extended(x)
+        extended, handed = reuse.handed(self, extended, x) if x.hands_on else (extended, None)
         more: dict[str, Any] = {"gates": extended.gates} if extended.gates else {}
         if layout.is_state:
             more["state"] = extended.cache
@@ -241,19 +249,24 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         if of_output is not None:
             output = masks.carry(output, of_output)
         cache = extended.cache if result.state is None else result.state
-        return self._returned(output, scores, result.log_probability, cache)
+        return self._returned(output, scores, result.log_probability, handed, cache)
 
-    def _read(self, tensors, explicit, mask, cache, **given):
+    def _read(
+        self, tensors, explicit, mask, cache, *, key_value=None, return_key_value=False, **given
+    ):
         """The checked `Pairs` and the `Layout` of a call with these arguments, or of symbols."""
         layout, how = kv_cache.UNCACHED, given["positions"]
         given["positions"] = None if isinstance(how, str) else how
         if self.traits.refused:
             self._refuse({name: given[name] for name in self.traits.refused})
-        if cache is not None:
-            layout = traits.layout(self, tensors, explicit, cache, **given)
+        if return_key_value or key_value is not None or self.reuse is not None:
+            layout = reuse.layout(self, key_value, return_key_value, cache)
+        if layout.appends or (cache is not None and self.reuse != "key_value"):
+            layout = traits.layout(self, tensors, explicit, cache, layout, **given)
         counts = self._counts_tokens(how, layout.appends) and how is not sequence.COMPACTED
         pairs = given["attention_mask"], given["attention_bias"]
         x = sequence.read(tensors, explicit, mask, *pairs, self.compute_dtype, counts)
+        x = x._replace(key_value=key_value, hands_on=return_key_value)
         if not x.one_sequence or x.key is not x.value:
             self._shapes(x.query.shape, x.value.shape, x.key.shape)
         if layout.is_memory:
@@ -311,10 +324,10 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             return x.compacted(axes)
         return x._replace(positions=x.ranked())
 
-    def _returned(self, output, scores, log_probability, cache):
+    def _returned(self, output, *others):
         """What a call returns: the output alone, or followed by what else was asked for."""
         found: tuple[Any, ...] = (output,)
-        for x in (scores, log_probability, cache):
+        for x in others:
             if x is not None:
                 found += (x,)
         return found if len(found) > 1 else output
@@ -323,17 +336,17 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         """The heads (B, T, H, K) of the query, the key or the value, as they enter the score."""
         return self.normed(self.heads.split(x, role), role)
 
-    def split_all(self, query, key, value, heads=None):
-        """The heads of all three inputs, by `heads`, which are those of the layer by default."""
-        heads = (heads or self.heads).split_all(query, key, value)
-        if self.clip_qkv is None and not self.qk_norm:
-            return heads
-        normed = [self.normed(x, role) for role, x in zip(ROLES, heads, strict=False)]
-        return [*normed, *heads[len(ROLES) :]]
+    def split_all(self, x, heads=None):
+        """The heads of the `Pairs` x, by `heads`, which are those of the layer by default."""
+        heads = (heads or self.heads).split_all(x.query, x.key, x.value)
+        if self.clip_qkv is not None or self.qk_norm:
+            normed = [self.normed(y, role) for role, y in zip(ROLES, heads, strict=False)]
+            heads = [*normed, *heads[len(ROLES) :]]
+        return heads if self.reuse is None else reuse.mixed(self, heads, x)
 
     def extended(self, x, heads=None):
         """The `Extended` of a call without a cache; `heads` of its inputs may be given."""
-        query, key, value, *gates = heads or self.split_all(x.query, x.key, x.value)
+        query, key, value, *gates = heads or self.split_all(x)
         of_query, of_key = x.positions or (None, None)
         at = Positions.of_heads(query, key, of_query, of_key, x.one_sequence)
         if x.given or not (x.query_mask is x.seen is None):
@@ -343,7 +356,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
 
     def normed(self, heads, role):
         """Heads of the query, the key or the value after `clip_qkv` and `qk_norm`."""
-        if self.clip_qkv is not None:
+        if self.clip_qkv is not None and heads is not None:
             heads = ops.clip(heads, -self.clip_qkv, self.clip_qkv)
         if not self.qk_norm or role == "value":
             return heads
@@ -402,6 +415,8 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         """
         traits.check_cache(self, self.traits.no_decoding_reason)
         slots, spare = kv_cache.slots(length, spare, self.traits.window)
+        if self.reuse == "key_value":
+            return {}
         return kv_cache.make(batch_size, self._arrays(slots), dtype or self.compute_dtype, spare)
 
     def _arrays(self, slots):
@@ -560,6 +575,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         explicit = [given.pop(f"{role}_mask") for role in ("query", "value", "key")]
         mask, cache, _ = map(given.pop, ("mask", "cache", "training"))
         x, _ = self._read(tensors, explicit, mask, cache, **given)
+        handed = reuse.specs(self, x.key, cache) if x.hands_on else None
         query, value, key = x.query.shape, x.value.shape, x.key.shape
         cached = None if cache is None else cache.get("value", cache.get("key"))
         if cached is not None:
@@ -573,7 +589,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
             scores = keras.KerasTensor(shape, dtype=self.compute_dtype)
         if self.returns_log_probability and self.normalization.has_log_probability:
             chosen = keras.KerasTensor((query[0], self.num_heads, query[1]), dtype="float32")
-        return self._returned(output, scores, chosen, cache and kv_cache.specs(cache))
+        return self._returned(output, scores, chosen, handed, cache and kv_cache.specs(cache))
 
 
 class OutputProjection(BaseAttention, saved=False):

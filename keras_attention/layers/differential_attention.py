@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import keras
 from keras import ops
 
+from keras_attention import saving
 from keras_attention.backend import backend
 from keras_attention.core import keras_private
 from keras_attention.layers.blocks.norms import RMSNorm
@@ -36,8 +37,8 @@ class DifferentialAttention(MultiHeadAttention):
         value_dim: features of each value head, an even number; defaults to `2 * key_dim`.
         depth: the number of this block in its stack, from 1; it sets λ_init.
         norm_epsilon: of the norm of heads.
-        **kwargs: all other arguments of `MultiHeadAttention`. `num_key_value_heads` counts pairs of
-            keys.
+        **kwargs: all other arguments of `MultiHeadAttention` but `reuse`. `num_key_value_heads`
+            counts pairs of keys.
 
     Call arguments, results and errors are those of `MultiHeadAttention`. Scores are those of the
     difference, (B, H, T, S).
@@ -53,6 +54,7 @@ class DifferentialAttention(MultiHeadAttention):
     """
 
     own_traits: ClassVar = {"attentions": 2, "norms_heads": True}
+    _fixed_arguments = ("reuse",)
 
     def __init__(
         self,
@@ -64,6 +66,7 @@ class DifferentialAttention(MultiHeadAttention):
         use_bias: bool = False,
         **kwargs: Any,
     ):
+        saving.check_free(type(self), kwargs)
         shapes.check_count("key_dim", key_dim)
         size = 2 * key_dim if value_dim is None else value_dim
         super().__init__(num_heads, key_dim, size, use_bias=use_bias, **kwargs)

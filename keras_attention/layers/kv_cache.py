@@ -300,25 +300,21 @@ class Layout:
 
     def extend(self, layer, cache, x):
         """The `Extended` of a call: its own tokens after those of the cache."""
-        query, key, value, *gates = layer.split_all(x.query, x.key, x.value, layer.heads.cached)
+        query, key, value, *gates = layer.split_all(x, layer.heads.cached)
         mask = x.key_mask
         if mask is not None:
             mask = ops.broadcast_to(mask, ops.shape(query)[:2])
         of_query = positions(cache["index"], backend.shape(query)[1], mask)
-        encoded = self.encodes and layer.position is not None and layer.position.encodes_alone
-        if encoded:
+        is_encoded = False
+        if self.encodes:
             # New keys alone: encoding all of them again would cost each step more than attention.
-            with keras_private.uncast_variables():
-                query, key = layer.position.encode(query, key, of_query, of_query)
-        cache, key, value, of_key, mask, lost = self.update(layer, cache, key, value, mask)
-        filled, found = None, masks.of_pairs(x.query_mask, None, None)
+            query, key, is_encoded = encoded(layer, query, key, of_query, of_query)
+        cache, key, every, of_key, mask, lost = self.update(layer, cache, key, value, mask)
         if of_key is None:
             of_key = ops.arange(backend.shape(key)[1], dtype="int32")
-        if mask is not None:
-            filled = ops.expand_dims(mask, (1, 2))
-            found = (*found, filled)
-        at = Positions(of_query, of_key, consecutive=False, own=True, filled=filled)
-        return Extended(query, key, value, at, found, mask, cache, lost, encoded, gates)
+        found = of_entries(query, key, every, of_query, of_key, mask, x.query_mask)
+        of_call = {"encoded": is_encoded, "gates": gates, "new_value": value}
+        return found._replace(cache=cache, lost=lost, **of_call)
 
 
 class Extended(typing.NamedTuple):
@@ -334,6 +330,7 @@ class Extended(typing.NamedTuple):
         encoded: whether the position has encoded query and key.
         gates: what a layer's heads have beside the three.
         earlier: what `attend` takes for keys that all rows share, by name, or None.
+        new_value: the values of the tokens that the call appends to a cache, or None.
     """
 
     query: typing.Any
@@ -347,6 +344,34 @@ class Extended(typing.NamedTuple):
     encoded: bool = False
     gates: typing.Sequence = ()
     earlier: dict | None = None
+    new_value: typing.Any = None
+
+
+def encoded(layer, query, key, of_query, of_key):
+    """Query and key by the layer's position, and whether it encodes each by its own alone."""
+    if layer.position is None or not layer.position.encodes_alone:
+        return query, key, False
+    with keras_private.uncast_variables():
+        return *layer.position.encode(query, key, of_query, of_key), True
+
+
+def of_entries(query, key, value, of_query, of_key, mask, query_mask):
+    """The `Extended` of heads of a cache, of which `mask` marks the entries that have a token."""
+    filled = None if mask is None else ops.expand_dims(mask, (1, 2))
+    found = masks.of_pairs(query_mask, mask, None)
+    at = Positions(of_query, of_key, consecutive=False, own=True, filled=filled)
+    return Extended(query, key, value, at, found, mask)
+
+
+def with_shared(found, query_mask, key, value):
+    """An `Extended` after keys and values that all rows share, (1, S, G, K) and (1, S, G, V)."""
+    # The queries of all rows are those of one, whose keys are read once.
+    rows = found.query, found.positions.query, query_mask
+    query, at, mask = (None if y is None else ops.reshape(y, (1, -1, *y.shape[2:])) for y in rows)
+    keys = ops.arange(key.shape[1], dtype="int32")
+    at, pairs = Positions(at, keys, consecutive=False), masks.of_pairs(mask, None, None)
+    earlier = {"query": query, "key": key, "value": value, "positions": at, "masks": pairs}
+    return found._replace(earlier=earlier)
 
 
 # The layout of a call without a cache, which attends to the keys and values that it is given.
@@ -423,15 +448,7 @@ class Shared(Full):
         found = super().extend(layer, cache, x)
         shared = {name.removeprefix(_SHARED): y for name, y in _apart(cache)[0].items()}
         value, key = (y[:1] for y in read(shared, layer.compute_dtype))
-        # The queries of all rows are those of one, whose keys are read once.
-        rows = found.query, found.positions.query, x.query_mask
-        query, at, mask = (
-            None if y is None else ops.reshape(y, (1, -1, *y.shape[2:])) for y in rows
-        )
-        keys = ops.arange(key.shape[1], dtype="int32")
-        at, pairs = Positions(at, keys, consecutive=False), masks.of_pairs(mask, None, None)
-        earlier = {"query": query, "key": key, "value": value, "positions": at, "masks": pairs}
-        return found._replace(earlier=earlier)
+        return with_shared(found, x.query_mask, key, value)
 
     def cut(self, cache, index, window):
         count = _shared_length(cache)

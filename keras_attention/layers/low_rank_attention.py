@@ -33,7 +33,8 @@ class LowRankAttention(MultiHeadAttention, saved=False):
     """
 
     through_few: Callable[..., AttentionResult]
-    _fixed_arguments: tuple[str, ...] = ("pattern", "position", "sliding_window", "flash_attention")
+    _fixed_arguments: tuple[str, ...]
+    _fixed_arguments = ("pattern", "position", "sliding_window", "flash_attention", "reuse")
     own_traits: ClassVar = {
         "has_weights": False,
         "needs_positions": True,
@@ -73,7 +74,7 @@ class LinformerAttention(LowRankAttention):
         sharing: which projections are one (section 4): None for E and F of each key head, "heads"
             for one E and one F, "key_value" for E = F of all heads.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `position`,
-            `sliding_window` and `flash_attention`.
+            `sliding_window`, `flash_attention` and `reuse`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`, with masks of padding
     alone: a call that is causal, has a cache or arguments for pairs is an error. A masked token

@@ -1,11 +1,12 @@
 """`MultiHeadAttention`: attention in multiple heads, with an output projection."""
 
 from collections.abc import Sequence
+from typing import get_args
 
 from keras_attention import patterns, scores
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.base import OutputProjection, UseBias
+from keras_attention.layers.base import OutputProjection, Reuse, UseBias
 from keras_attention.layers.options import SlotOptions
 from keras_attention.sequences import shapes
 
@@ -39,6 +40,10 @@ class MultiHeadAttention(OutputProjection, Attention):
             kernel is chosen automatically (see `ops.explain`), and never changes the result.
         use_gate: whether heads are multiplied by a sigmoid gate of the query before the output
             projection.
+        reuse: what it takes of the `key_value` of another layer: None; "key_value", both, with no
+            projections of them nor a cache (Brandon et al. 2024); "value" (SVFormer: Zhou et al.
+            2024); or "value_residual", `λ₁ V + λ₂ V'` of its own values and the other layer's, by
+            `value_scales`, two weights that start at 0.5 (ResFormer: Zhou et al. 2024).
         **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.
@@ -83,6 +88,7 @@ class MultiHeadAttention(OutputProjection, Attention):
         seed: int | None = None,
         *,
         score: scores.ScoreLike = "scaled_dot",
+        reuse: Reuse = None,
         **kwargs: Unpack[SlotOptions],
     ):
         super().__init__(
@@ -104,6 +110,7 @@ class MultiHeadAttention(OutputProjection, Attention):
             **kwargs,
         )
         self.sliding_window = shapes.check_optional_count("sliding_window", sliding_window)
+        self.reuse = shapes.check_choice("reuse", reuse, get_args(Reuse))
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1

@@ -83,7 +83,7 @@ def of_slots(layer: Any) -> Traits:
         and (at is None or (at.encodes_alone or "encode" not in at.overrides))
         and not (at is not None and at.needs_length),
         "no_decoding_reason": _no_decoding_reason(layer, pattern, slots, own.get("one_sequence")),
-        "no_cache_reason": layer.heads.no_cache_reason,
+        "no_cache_reason": layer.heads.no_cache_reason or (layer.reuse and "it has `reuse`"),
     }
     return Traits(**found | own)
 
@@ -108,18 +108,19 @@ def check_cache(layer, reason):
         raise ValueError(f"This {type(layer).__name__} cannot have a cache: {reason}")
 
 
-def layout(layer, tensors, explicit, cache, return_attention_scores=False, **given):
-    """The `Layout` of a call's cache; raises unless its arguments are those that it supports."""
+def layout(layer, tensors, explicit, cache, handed, return_attention_scores=False, **given):
+    """The `Layout` of a call's cache, or the `handed` one; raises for arguments that it refuses."""
     query, given["value"], given["key"] = tensors
     _, given["value_mask"], given["key_mask"] = explicit
     if isinstance(query, (list, tuple)):
         query, given["value"] = query[0], query[1:]
-    traits = layer.traits
-    layout = kv_cache.layout(cache, traits.layouts, traits.window)
-    count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
-    if layout.is_state:
-        sizes = [layer._cached_shapes]
-    kv_cache.check(cache, layout, query.shape[0], count, *sizes)
+    traits, layout = layer.traits, handed
+    if not handed.appends:
+        layout = kv_cache.layout(cache, traits.layouts, traits.window)
+        count, *sizes = (layer.heads.cached if layout.appends else layer.heads).stored
+        if layout.is_state:
+            sizes = [layer._cached_shapes]
+        kv_cache.check(cache, layout, query.shape[0], count, *sizes)
     reason = traits.no_decoding_reason if layout.appends else traits.no_cache_reason
     if reason is not None:
         check_cache(layer, reason)

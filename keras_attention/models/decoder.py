@@ -27,7 +27,7 @@ class Decoder(Stack, Generating):
         blocks: the `TransformerBlock`s, with `causal=True` and, for a context,
             `cross_attention=True`, each with options of its own. A position that is given to
             several blocks is one table for all of them.
-        embeddings, final_norm, logits, metadata: as in `Encoder`.
+        embeddings, final_norm, logits, metadata, sources: as in `Encoder`.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -260,7 +260,7 @@ class Decoder(Stack, Generating):
         `original_max_length` from more.
         """
         cache, tokens = self._split(cache)
-        cut = [block.cut_cache(x, length) for block, x in zip(self.blocks, cache, strict=True)]
+        cut = self._of_caches("cut_cache", cache, length)
         return cut if tokens is None else [*cut, tokens]
 
     def grow_cache(self, cache: list[Cache], length: int, spare: int = 0) -> list[Cache]:
@@ -277,8 +277,7 @@ class Decoder(Stack, Generating):
                 "has not: make the first cache longer than that. Received: a cache to be grown to "
                 f"{length} tokens"
             )
-        pairs = zip(self.blocks, cache, strict=True)
-        grown = [block.grow_cache(x, length, spare) for block, x in pairs]
+        grown = self._of_caches("grow_cache", cache, length, spare)
         if tokens is None:
             return grown
         more = max(0, length - tokens["tokens"].shape[2])
@@ -287,10 +286,15 @@ class Decoder(Stack, Generating):
     def repeat_cache(self, cache: list[Cache], rows: int | Tensor) -> list[Cache]:
         """The caches of one row as those of many. See `Attention.repeat_cache`."""
         cache, tokens = self._split(cache)
-        found = [block.repeat_cache(x, rows) for block, x in zip(self.blocks, cache, strict=True)]
+        found = self._of_caches("repeat_cache", cache, rows)
         if tokens is None:
             return found
         return [*found, {name: ops.repeat(x, rows, axis=0) for name, x in tokens.items()}]
+
+    def _of_caches(self, method, cache, *given):
+        """The caches of the blocks after a method of each; those of other blocks are empty."""
+        pairs = zip(self.blocks, cache, strict=True)
+        return [getattr(block, method)(x, *given) if x else x for block, x in pairs]
 
     def _beyond(self, length):
         """The lengths after which blocks would encode all keys anew; raises where they cannot."""

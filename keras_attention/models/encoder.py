@@ -13,6 +13,7 @@ from keras_attention.core import tap
 from keras_attention.core.hints import Positions, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
 from keras_attention.layers.blocks.transformer_block import TransformerBlock
+from keras_attention.layers.heads import reuse
 from keras_attention.models.embeddings import Embeddings, Logits
 from keras_attention.sequences import inputs, masks, sequence
 
@@ -44,6 +45,7 @@ class Stack(saving.ConfigurableModel, saved=False):
         final_norm: keras.layers.Layer | None = None,
         logits: Logits | None = None,
         metadata: dict[str, Any] | None = None,
+        sources: Sequence[int | None] | None = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -57,12 +59,34 @@ class Stack(saving.ConfigurableModel, saved=False):
         self.embeddings = saving.check_layer("embeddings", embeddings, Embeddings, optional=True)
         self.final_norm = saving.check_layer("final_norm", final_norm, optional=True)
         self.logits = saving.check_layer("logits", logits, Logits, optional=True)
+        self.sources = sources
+        self._check_sources()
         # Whether an output is of a whole row, so that it has no mask.
         self._pools = logits is not None and logits.pooling is not None
         if self.embeddings is None and self.logits is not None and self.logits.tied:
             raise ValueError(
                 "Tied logits need `embeddings`, whose table they multiply by. "
                 "Received: embeddings=None"
+            )
+
+    def _check_sources(self):
+        """Raises unless each block with `reuse` has an earlier one that has what it takes."""
+        layers = [block.attention for block in self.blocks]
+        self._takes = takes = [getattr(layer, "reuse", None) for layer in layers]
+        self._source_of = sources = (None,) * len(takes) if self.sources is None else self.sources
+        valid = isinstance(sources, (list, tuple))
+        valid = valid and [x is None for x in sources] == [x is None for x in takes]
+        for n, source in enumerate(sources if valid else ()):
+            if source is not None:
+                valid = valid and source in range(n) and takes[source] != "key_value"
+                if valid and takes[n] == "key_value":
+                    valid = _seen(layers[n]) == _seen(layers[source])
+        if not valid:
+            raise ValueError(
+                "`sources` must have None for blocks without `reuse`, and for others the index of "
+                "an earlier block that does not take its own keys and values from another and, for "
+                "'key_value', has the same pattern and position. Received: "
+                f"sources={self.sources}, for blocks with reuse={takes}"
             )
 
     def build(self, inputs_shape, context_shape=None):
@@ -183,14 +207,18 @@ class Stack(saving.ConfigurableModel, saved=False):
         offset = None if cache is None else cache[0]["index"]
         if cache is not None:
             # All have read the same tokens: what follows from that is computed once in a program.
-            cache = [{**x, "index": offset} for x in cache]
+            cache = [{**x, "index": offset} if x else x for x in cache]
         x, mask = self._embed(inputs, mask, types, positions, segment_ids, offset, training)
         # A cache counts its own tokens.
         rows = Rows(x, mask, positions) if cache else self._rows(x, mask, *pairs)
+        handed: dict[Any, Any] = {}
         x, caches = rows.x, []
         given = {"mask": rows.mask, "attention_mask": attention_mask, "segment_ids": segment_ids}
         given |= {} if rows.global_mask is None else {"global_mask": rows.global_mask}
-        for block, cells, of_block, before in self._of_blocks(context, cache):
+        for n, (block, cells, of_block, before) in enumerate(self._of_blocks(context, cache)):
+            more = {"return_key_value": True} if n in self._source_of else {}
+            if self._source_of[n] is not None:
+                more["key_value"] = handed[self._source_of[n]]
             x = block(
                 x,
                 of_block,
@@ -199,10 +227,12 @@ class Stack(saving.ConfigurableModel, saved=False):
                 cache=before,
                 training=training,
                 **given,
+                **more,
             )
-            if cache is not None:
-                x, after = x
-                caches.append(after)
+            x, *rest = x if isinstance(x, tuple) else (x,)
+            if n in self._source_of:
+                handed[n], *rest = rest
+            caches += rest
         x = x if rows.order is None else rows.order.restored(x)
         return _flat(x, 3), _flat(mask, 2), caches
 
@@ -285,8 +315,9 @@ class Stack(saving.ConfigurableModel, saved=False):
             del of_blocks["global_mask"]
         if isinstance(context, (list, tuple)):
             of_blocks["context_mask"] = None
-        for block, _, of_block, before in self._of_blocks(context, cache):
-            block.compute_output_spec(x, of_block, cache=before, **of_blocks)
+        for n, (block, _, of_block, before) in enumerate(self._of_blocks(context, cache)):
+            handed = reuse.specs(block.attention, x) if self._takes[n] else None
+            block.compute_output_spec(x, of_block, cache=before, key_value=handed, **of_blocks)
         output = keras.KerasTensor(shape, self.compute_dtype)
         if keep is not None:
             # Keras gives an output that carries none the mask of all inputs.
@@ -302,6 +333,13 @@ class Stack(saving.ConfigurableModel, saved=False):
         for layer in (self.final_norm, self.logits):
             shape = shape if layer is None else layer.compute_output_shape(shape)
         return tuple(shape)
+
+
+def _seen(layer):
+    """What layers with one cache have in common: the tokens that they see, and encoded keys."""
+    at, found = getattr(layer, "position", None), traits.of(layer)
+    config = at.get_config() | {"name": None} if at is not None and at.encodes_alone else None
+    return found.window, found.merges, config
 
 
 def _flat(x, axes):
@@ -331,6 +369,8 @@ class Encoder(Stack):
         final_norm: a norm after the last block, which pre-norm blocks need; or None.
         logits: `Logits`, such as those of a masked language model, or None.
         metadata: anything ready for JSON that is saved with the model, such as where it came from.
+        sources: for each block with `reuse`, the index of an earlier one whose keys and values it
+            takes, and None for others. With "key_value" both have the same pattern and position.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:

@@ -169,6 +169,8 @@ class Pairs(NamedTuple):
         counts_tokens: whether positions are to count the real tokens of these rows.
         of_query, of_key: the `Order` of the tokens; None for that of the inputs.
         first: how many places before all tokens are of chosen ones; None for no such places.
+        key_value: the keys and values that another layer has handed on, or None.
+        hands_on: whether the call hands on its own.
     """
 
     query: Any
@@ -187,6 +189,8 @@ class Pairs(NamedTuple):
     of_query: Order | None = None
     of_key: Order | None = None
     first: int | None = None
+    key_value: dict[str, Any] | None = None
+    hands_on: bool = False
 
     @property
     def pairwise(self):

@@ -135,6 +135,13 @@ def blocks(**given):
     ]
 
 
+def reusing():
+    """A block, and others that take keys and values of it."""
+    given = {"position": "rotary", "causal": True, "num_key_value_heads": 1}
+    takes = None, "value", "value_residual", "key_value"
+    return [made(ka.TransformerBlock, reuse=reuse, **given) for reuse in takes]
+
+
 def cell(attention=None, **given):
     attention = attention or ka.MultiHeadAttention(2, 4)
     return ka.AttentionCell(keras.layers.GRUCell(D), attention, **given)
@@ -450,6 +457,7 @@ def _entries():
         "logits": None,
     }
     yield Entry("Decoder-context", ka.Decoder, tuple(stack.items()), from_context)
+    yield variant("Decoder-reuse", ka.Decoder, blocks=reusing, sources=(None, 0, 0, 0))
     yield variant("AttentionRNN-steps", ka.AttentionRNN, of_steps, return_state=True)
     yield variant("EncoderDecoder-target", ka.EncoderDecoder, of_target)
 

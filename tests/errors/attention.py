@@ -52,6 +52,16 @@ def cut_shared():
     return layer.cut_cache(layer.repeat_cache(one, 2), 3)
 
 
+def handed(heads=2):
+    """What a layer hands on."""
+    layer = ka.MultiHeadAttention(2, 4, num_key_value_heads=heads)
+    return layer(X, return_key_value=True)[1]
+
+
+def reusing(key_value, **given):
+    return ka.MultiHeadAttention(2, 4, reuse="key_value")(X, key_value=key_value, **given)
+
+
 def over_columns(**given):
     return ka.MultiHeadAttention(2, 4, attention_axes=2)(FOLDED, **given)
 
@@ -193,6 +203,25 @@ ROWS = {
     "Received also: value$": (lambda: cached(value=X), lambda: cached(x=[X, X])),
     "a cache of 2 tokens for a window of 2": lambda: cached(
         layer=multi_head(sliding_window=2), return_attention_scores=True
+    ),
+    # Keys and values of another layer
+    "if, and only if, it was made with `reuse`.*reuse=.*, and (no|a) `key_value`": (
+        lambda: multi_head()(X, key_value=handed()),
+        lambda: block(reuse="value", causal=True)(symbol(T, D)),
+    ),
+    "over plain projections. Received: MultiHeadLatent": lambda: ka.MultiHeadLatentAttention(
+        2, 4, latent_dim=4, rope_dim=2
+    )(X, return_key_value=True),
+    r"with 'key' and 'value'. Received: \['key'\]": lambda: reusing({"key": zeros(B, T, 2, 4)}),
+    r"`key_value\['key'\]` .* \(2, 4\). Received: \(1, 4\)": lambda: reusing(handed(1)),
+    r"an empty cache, {}. Received: \['index'": lambda: reusing(
+        handed(), cache=multi_head().make_cache(B, T)
+    ),
+    r"no symbolic tensors. Received: a cache of \['index'": (
+        TypeError,
+        lambda: multi_head()(
+            symbol(T, D), cache=multi_head().make_cache(B, T), return_key_value=True
+        ),
     ),
     "MultiHeadAttention has no weights": lambda: ka.MultiHeadAttention(2, 4).cache_context(Y),
     "<KerasTensor": (TypeError, lambda: decoder().cache_context(symbol(S, D))),

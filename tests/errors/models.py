@@ -8,7 +8,7 @@ from keras_attention import positions
 from tests.errors.calls import X, block, built, symbol, true, zeros
 
 IDS = np.ones((2, 3), "int32")
-SYMBOLS = keras.Input((3,), dtype="int32")
+SYMBOLS, LAST = keras.Input((3,), dtype="int32"), ka.patterns.SlidingWindow(1, 0)
 
 
 def embeddings(**options):
@@ -115,6 +115,12 @@ ROWS = {
         logits=ka.Logits(3, tied=False, pooling="last"),
     ).start(np.ones((2, 3), "int32"), 4),
     "tied=False, and a `table`": lambda: ka.Logits(8, tied=False)(X, zeros(8, 16)),
+    r"`sources` .*, for blocks with reuse=\[None, 'key_value'\]": (
+        lambda: ka.Encoder([block(), block(reuse="key_value")]),
+        lambda: ka.Encoder([block(), block(reuse="key_value")], sources=[None, 1]),
+        lambda: ka.Encoder([block(position="rotary"), block(reuse="key_value")], sources=[None, 0]),
+        lambda: ka.Encoder([block(pattern=LAST), block(reuse="key_value")], sources=[None, 0]),
+    ),
     r"`cache` .*\['dict'\], and 2 blocks": lambda: cached(2, 1),
     "`cache` .* and 1 blocks": lambda: cached(1, 2),
     "made without `types`": (lambda: embeddings()(IDS, IDS), lambda: encoder()(SYMBOLS, SYMBOLS)),

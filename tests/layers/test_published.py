@@ -1,6 +1,7 @@
 """Layers and positions beside those of `transformers`, with the same weights."""
 
 import functools
+import itertools
 import math
 
 import keras
@@ -11,6 +12,7 @@ import keras_attention as ka
 from keras_attention import patterns, positions
 from tests.arrays import close, numpy, random
 from tests.gradients import gradients
+from tests.models.stacks import Nothing
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -208,6 +210,69 @@ def gemma4():
     return encoded(position, at, lambda *x: [module.apply_rotary_pos_emb(y, cos, sin) for y in x])
 
 
+def sharing(name, *ends):
+    """The last layers attend to keys and values of others, in one call or in pieces to `ends`.
+
+    Their values have a norm without weights, which is left out.
+    """
+    kinds = [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")]
+    of_kind = dict(zip(kinds, ((50.0, 4), (200.0, T)), strict=False))
+    config = getattr(transformers, f"{name}TextConfig")(
+        **SIZES, num_hidden_layers=5, num_kv_shared_layers=2, layer_types=kinds, sliding_window=4,
+        num_key_value_heads=1, head_dim=K, global_head_dim=K, attn_implementation="eager",
+        rope_parameters={x: {"rope_theta": of_kind[x][0], "rope_type": "default"} for x in of_kind},
+    )  # fmt: skip
+    module = modeling(name.lower())
+    rotary = getattr(module, f"{name}RotaryEmbedding", None) or module.Gemma4TextRotaryEmbedding
+    rotary = rotary(config)
+    layers = [getattr(module, f"{name}TextAttention")(config, n) for n in range(5)]
+    layers, w = filled(torch.nn.ModuleList(layers))
+    blocks, norm = [], {"attention": None, "feed_forward": None}
+    for n, kind in enumerate(kinds):
+        wavelength, reach = of_kind[kind]
+        block = ka.TransformerBlock(
+            None, H, causal=True, residual="pre", norm=norm, feed_forward=Nothing(), key_dim=K,
+            position=positions.Rotary(wavelength), score="dot", qk_norm="rms", use_bias=False,
+            pattern=ka.patterns.SlidingWindow(3, 0) if reach == 4 else None,
+            num_key_value_heads=1, reuse="key_value" if n > 2 else None,
+        )  # fmt: skip
+        roles = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}
+        roles = {role: linear(w, f"{n}.{x}") for role, x in roles.items()}
+        given(block.attention, **{role: x for role, x in roles.items() if x})
+        for role in ("query", "key")[: 1 + (n < 3)]:
+            norm_of_role = getattr(block.attention, f"{role}_norm")
+            norm_of_role.scale.assign(w[f"{n}.{role[0]}_norm.weight"])
+        layers[n].v_norm = torch.nn.Identity()
+        blocks.append(block)
+    model = ka.Decoder(blocks, sources=[None, None, None, 2, 1])
+    model.build((B, T, D))
+
+    def ours(x):
+        if not ends:
+            return model(x, mask=REAL)
+        cache, found = model.make_cache(B, T), []
+        for begin, end in itertools.pairwise((0, *ends)):
+            output, cache = model(x[:, begin:end], mask=REAL[:, begin:end], cache=cache)
+            found.append(output)
+        return keras.ops.concatenate(found, axis=1)
+
+    def theirs(x):
+        cache, found = transformers.DynamicCache(config=config), []
+        for begin, end in itertools.pairwise((0, *(ends or [T]))):
+            y, shared, at = x[:, begin:end], {}, torch.arange(begin, end)
+            for layer, kind in zip(layers, kinds, strict=True):
+                ages, reach = at[:, None] - torch.arange(end), of_kind[kind][1]
+                seen = (ages >= 0) & (ages < reach)
+                # A cache of a window has no more.
+                mask = torch.where(seen, 0.0, -1e9)[None, None, :, -(reach - 1 + end - begin) :]
+                given = {"shared_kv_states": shared, "cache": cache}
+                y = y + layer(y, rotary(y, at[None], kind), mask, **given)[0]
+            found.append(y)
+        return torch.cat(found, dim=1)
+
+    return ours, theirs
+
+
 ROWS = {
     "Disentangled, version 1": lambda: deberta("c2p", "p2c"),
     "Disentangled, c2p": lambda: deberta("c2p"),
@@ -221,6 +286,8 @@ ROWS = {
     "AxialRotary, alternating": pixtral,
     "AxialRotary, sections": qwen2_vl,
     "Rotary, proportional": gemma4,
+    "reuse, Gemma 3n": lambda: sharing("Gemma3n", 5, 7, 8, 9, 10, 11, 12),
+    "reuse, Gemma 4": lambda: sharing("Gemma4"),
 }
 
 

@@ -1,5 +1,6 @@
-"""Random weights of stacks."""
+"""Parts of stacks for tests."""
 
+import keras
 import numpy as np
 
 
@@ -8,3 +9,10 @@ def randomize(model, seed=0):
     for weight in model.trainable_variables:
         weight.assign(rng.normal(size=weight.shape) / 2)
     return model
+
+
+class Nothing(keras.layers.Layer):
+    """A feed-forward network whose residual adds nothing, so that a block is its attention."""
+
+    def call(self, x):
+        return 0 * x

@@ -6,8 +6,9 @@ import pytest
 
 import keras_attention as ka
 from keras_attention.sequences import masks
-from tests.arrays import numpy
-from tests.models.stacks import randomize
+from tests.arrays import numpy, wide
+from tests.definition import softmax
+from tests.models.stacks import Nothing, randomize
 
 IDS = np.array([[3, 5, 2, 9, 4], [7, 8, 1, 0, 0]], "int32")
 D = 12
@@ -167,3 +168,72 @@ def test_a_text_goes_on_from_a_cache():
     assert cache[0]["key"].shape[2] == 9
     with pytest.raises(ValueError, match="a prompt of 1 tokens after 9 of a cache"):
         model.start(text[:, :1], max_tokens=1, cache=cache)
+
+
+# What the blocks after the first take, and of which; how many of the first have a window.
+REUSES = {
+    "Brandon et al. 2024": (["key_value", None, "key_value"], [0, None, 2], 0),
+    "Sun et al. 2024": ([None, None, "key_value"], [None, None, 2], 2),
+    "Zhou et al. 2024, ResFormer": (["value_residual", "value_residual"], [0, 0], 0),
+    "Zhou et al. 2024, SVFormer": (["value", "value"], [0, 0], 0),
+}
+
+
+def of_blocks(model, x):
+    """Causal attentions with residuals: V'_n = λ₁ V_n + λ₂ V_m, or K_m and V_m of a block m."""
+    handed, ages = [], np.subtract.outer(np.arange(x.shape[1]), np.arange(x.shape[1]))
+    for block, source in zip(model.blocks, model.sources, strict=True):
+        layer, y = block.attention, x / np.sqrt(np.mean(x**2, -1, keepdims=True) + 1e-5)
+        w = {v.path.split("/", 2)[-1]: wide(v) for v in layer.weights}
+        w = {name.rsplit("attention/", 1)[-1]: v for name, v in w.items()}
+        y = y * wide(block.attention_norm.scale)
+        query, key, value = (
+            y @ w[kernel].reshape(D, -1) if kernel in w else None
+            for kernel in ("query/kernel", "key/kernel", "value/kernel")
+        )
+        if source is not None:
+            of_key, of_value = handed[source]
+            key = of_key if key is None else key
+            of_own, of_other = w.get("value_scales", (0.0, 1.0))
+            value = of_other * of_value + (0.0 if value is None else of_own * value)
+        handed.append((key, value))
+        query, key, value = (z.reshape(*z.shape[:2], -1, 4) for z in (query, key, value))
+        scores = np.einsum("bthk,bsk->bhts", query, key[:, :, 0]) / 2
+        seen = (ages >= 0) & (ages < (x.shape[1] if block.pattern is None else 3))
+        weights = softmax(np.where(seen, scores, -np.inf))
+        found = np.einsum("bhts,bsv->bthv", weights, value[:, :, 0])
+        x = x + np.tensordot(found, w["attention_output/kernel"], 2)
+    return x
+
+
+@pytest.mark.parametrize("paper", REUSES)
+def test_blocks_that_reuse_keys_and_values(paper):
+    """In one call, after a beginning that all rows share, and as a functional model of blocks."""
+    takes, sources, windows = REUSES[paper]
+    blocks = [
+        ka.TransformerBlock(
+            None, 3, causal=True, residual="pre", norm={"attention": "rms", "feed_forward": None},
+            feed_forward=Nothing(), num_key_value_heads=1, use_bias=False, reuse=reuse,
+            pattern=ka.patterns.SlidingWindow(2, 0) if n < windows else None,
+        )
+        for n, reuse in enumerate([None, *takes])
+    ]  # fmt: skip
+    model = ka.Decoder(blocks, sources=[None, *sources])
+    model.build((None, None, D))
+    randomize(model)
+    x = np.random.default_rng(1).normal(size=(2, 70, D)).astype("float32")
+    x[1, :66] = x[0, :66]
+    expected = of_blocks(model, wide(x))
+    np.testing.assert_allclose(numpy(model(x)), expected, atol=2e-4)
+    _, cache = model(x[:1, :66], cache=model.make_cache(1, 66))
+    assert [bool(part) for part in cache] == [reuse != "key_value" for reuse in (None, *takes)]
+    cache = model.grow_cache(model.repeat_cache(cache, 2), 70)
+    for begin, end in ((66, 69), (69, 70)):
+        found, cache = model(x[:, begin:end], cache=cache)
+        np.testing.assert_allclose(numpy(found), expected[:, begin:end], atol=2e-4)
+    y, handed = (symbols := keras.Input((None, D))), []
+    for block, source in zip(blocks, model.sources, strict=True):
+        given = {} if source is None else {"key_value": handed[source]}
+        y, more = block(y, return_key_value=True, **given)
+        handed.append(more)
+    np.testing.assert_allclose(numpy(keras.Model(symbols, y)(x)), expected, atol=2e-4)

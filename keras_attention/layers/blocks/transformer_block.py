@@ -10,7 +10,7 @@ from keras_attention import positions as position_slots
 from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
-from keras_attention.layers.base import BaseAttention, QkNorm, UseBias
+from keras_attention.layers.base import BaseAttention, QkNorm, Reuse, UseBias
 from keras_attention.layers.blocks import norms
 from keras_attention.layers.blocks.feed_forward import network
 from keras_attention.layers.heads.projections import Dropout
@@ -79,6 +79,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         query_residual: whether x is added to what it found in the context. False, in a block with
             `cross_attention` whose residual is not "parallel", is for queries that are not of the
             kind of the output, such as positions (Perceiver IO: Jaegle et al. 2022).
+        reuse: of the self-attention, as in `MultiHeadAttention`: see `sources` of stacks.
         **kwargs: `name`, `dtype`, `trainable` of any Keras layer.
 
     Call arguments:
@@ -95,6 +96,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         training: whether to apply dropout.
         cache: of `make_cache`, for decoding: the tokens of x are appended to it, as in `Attention`.
         global_mask: boolean (B, T), of an `attention` that takes it, such as `LongformerAttention`.
+        key_value, return_key_value: of the self-attention, as in `Attention`.
 
     Returns:
         (B, T, D), carrying the mask. With a `cache`, that of the next call comes last:
@@ -166,6 +168,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         wide_residual: bool = False,
         value_dim: int | None = None,
         query_residual: bool = True,
+        reuse: Reuse = None,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -200,6 +203,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = qk_norm
+        self.reuse = reuse
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv", "qvo"))
@@ -223,12 +227,12 @@ class TransformerBlock(saving.ConfigurableLayer):
                 f"Received: normalize_first=True, residual={self.residual!r}"
             )
         if not self.self_attention:
-            of_self = "attention", "pattern", "position", "causal"
+            of_self = "attention", "pattern", "position", "causal", "reuse"
             given = [name for name in of_self if getattr(self, name) not in (None, False)]
             if given or not self.cross_attention:
                 raise ValueError(
                     "A block with self_attention=False has cross_attention=True, and no `causal`, "
-                    "`attention`, `pattern` or `position`, which are of the self-attention. "
+                    "`attention`, `pattern`, `position` or `reuse`, of the self-attention. "
                     f"Received: cross_attention={self.cross_attention}, and {given}"
                 )
         if not self.query_residual and (not self.cross_attention or self.residual == "parallel"):
@@ -237,12 +241,12 @@ class TransformerBlock(saving.ConfigurableLayer):
                 "than 'parallel', whose branches share one. Received: "
                 f"cross_attention={self.cross_attention}, residual={self.residual!r}"
             )
-        if "attention" not in self._made and not (self.pattern is self.position is None):
+        if "attention" not in self._made and {self.pattern, self.position, self.reuse} != {None}:
             raise ValueError(
-                "`pattern` and `position` are those of the self-attention that the block makes: "
-                "give them to the layer that replaces it. Received: "
+                "`pattern`, `position` and `reuse` are those of the self-attention that the block "
+                "makes: give them to the layer that replaces it. Received: "
                 f"attention={self.attention!r}, pattern={self.pattern!r}, "
-                f"position={self.position!r}"
+                f"position={self.position!r}, reuse={self.reuse!r}"
             )
         if "feed_forward" not in self._made and self.intermediate_dim is not None:
             raise ValueError(
@@ -257,7 +261,7 @@ class TransformerBlock(saving.ConfigurableLayer):
     def _make_attention(self, name, key_dim):
         slots: dict[str, Any] = {"score": self.score, "normalization": self.normalization}
         if name == "attention":
-            slots |= {"pattern": self.pattern, "position": self.position}
+            slots |= {"pattern": self.pattern, "position": self.position, "reuse": self.reuse}
         else:
             # With separate weights for the context. Plain normalizations need no copy.
             layers = {n: x for n, x in slots.items() if isinstance(x, keras.layers.Layer)}
@@ -326,11 +330,16 @@ class TransformerBlock(saving.ConfigurableLayer):
         segment_ids: Tensors | None = None,
         cache: Cache | None = None,
         global_mask: Tensor | None = None,
+        key_value: dict[str, Tensor] | None = None,
+        return_key_value: bool = False,
     ) -> Tensors:
         word = sequence.word(positions)
         pairs = {"attention_mask": attention_mask, "attention_bias": attention_bias}
-        further = {} if global_mask is None else self._further("global_mask", global_mask)
-        pairs |= {"positions": positions, "segment_ids": segment_ids, **further}
+        pairs |= {"positions": positions, "segment_ids": segment_ids}
+        # Not every layer takes them.
+        pairs |= {} if global_mask is None else self._further("global_mask", global_mask)
+        pairs |= {} if key_value is None else {"key_value": key_value}
+        pairs |= {"return_key_value": True} if return_key_value else {}
         memory = self._memory(context, context_mask, cache, pairs)
         mask = masks.padding(x, mask)
         if word is not None and not isinstance(self.attention, BaseAttention):
@@ -351,6 +360,8 @@ class TransformerBlock(saving.ConfigurableLayer):
             output, *rest = returned if isinstance(returned, tuple) else (returned,)
             if return_attention_scores:
                 scores[name], *rest = rest
+            if given.get("return_key_value"):
+                caches["key_value"], *rest = rest
             caches[name] = rest[0] if rest else None
             return output
 
@@ -371,7 +382,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         x = self._add_branches(x, branches, keep=keep)
         # A norm multiplies the gradient of a row of zeros by 1 / √ε; three overflow float16.
         x = masks.clear(x, mask)
-        return self._returned(masks.carry(x, mask), scores, caches.get("attention"))
+        given = scores, caches.get("key_value"), caches.get("attention")
+        return self._returned(masks.carry(x, mask), *given)
 
     # Decoding with a cache
 
@@ -447,7 +459,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         given = [name for name in pairs if not isinstance(pairs[name], str | None)]
         if given and not self.self_attention:
             raise ValueError(
-                "`attention_mask`, `attention_bias`, `positions` and `segment_ids` are of the "
+                "Masks and biases of pairs, `positions`, `segment_ids` and `key_value` are of the "
                 "self-attention, and this block has self_attention=False. Padding of the context "
                 f"is `context_mask`. Received: {given}"
             )
@@ -490,10 +502,10 @@ class TransformerBlock(saving.ConfigurableLayer):
         context = masks.clear(context, memory["value_mask"])
         return {**memory, "value": self.context_norm(context)}
 
-    def _returned(self, output, scores, cache):
+    def _returned(self, output, scores, handed, cache):
         """The result of `call`; `scores` are the returned ones, by attention."""
         returned = [scores if self.cross_attention else scores["attention"]] if scores else []
-        returned += [] if cache is None else [cache]
+        returned += [x for x in (handed, cache) if x is not None]
         return (output, *returned) if returned else output
 
     # Shapes and masks, symbolically
@@ -513,11 +525,13 @@ class TransformerBlock(saving.ConfigurableLayer):
 
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
-        x, cache, scores = given.x, given.cache, {}
+        x, cache, scores, handed = given.x, given.cache, {}, None
         names = "attention_mask", "attention_bias", "positions", "segment_ids"
         pairs = {name: getattr(given, name) for name in names}
         if given.global_mask is not None:
             pairs |= self._further("global_mask", given.global_mask)
+        pairs |= {} if given.key_value is None else {"key_value": given.key_value}
+        pairs |= {"return_key_value": True} if given.return_key_value else {}
         memory = self._memory(given.context, given.context_mask, cache, pairs)
         returns = given.return_attention_scores
         masks.padding(x, given.mask)
@@ -525,6 +539,7 @@ class TransformerBlock(saving.ConfigurableLayer):
             of_call = {"return_attention_scores": returns, "use_causal_mask": self.causal}
             found = self.attention.compute_output_spec(x, cache=cache, **of_call, **pairs)
             found = found[1:] if isinstance(found, tuple) else ()
+            handed = found[int(returns)] if given.return_key_value else None
             cache = None if cache is None else found[-1]
         elif self.self_attention:
             masks.boolean("attention_mask", given.attention_mask)
@@ -543,4 +558,4 @@ class TransformerBlock(saving.ConfigurableLayer):
                 scores["cross_attention"] = found[1]
         dtype = shapes.wide_policy(self, self.wide_residual).compute_dtype
         output = keras.KerasTensor(self.compute_output_shape(x.shape), dtype)
-        return self._returned(output, scores, cache)
+        return self._returned(output, scores, handed, cache)

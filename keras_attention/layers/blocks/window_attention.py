@@ -47,7 +47,7 @@ class WindowAttention(MultiHeadAttention):
 
     _masks = None  # type: ignore[assignment]
     own_traits: ClassVar = {"refusal": "takes a grid, its mask, and no other arguments"}
-    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
+    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention", "reuse")
 
     def __init__(
         self,

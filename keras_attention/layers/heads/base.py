@@ -30,6 +30,8 @@ _BIASED: dict[Any, tuple[str, ...]] = {
     "qkv": ROLES,
     "qvo": ("query", "value", "attention_output"),
 }
+# Those with projections, by the values of `reuse` that leave out some.
+_OWN: dict[Any, tuple[str, ...]] = {"key_value": ROLES[:1], "value": ROLES[:2]}
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -44,6 +46,8 @@ class Heads:
     # The reason the layer's cache cannot store these heads, or None.
     no_cache_reason: str | None = None
     no_decoding_reason: str | None = "it has no projections, `key_dim`, whose outputs could be kept"
+    # The roles of inputs that are split here; of the others, another layer has the heads.
+    own: tuple[str, ...] = ROLES
     # How inputs of more axes than (B, T, D) are folded, an `Axes`; None for these three.
     axes = None
     rank = 3
@@ -128,7 +132,7 @@ class Heads:
             self.axes.check(query.shape, value.shape)
             value, key = (self.axes.matched(x, query) for x in (value, key))
         given = zip(ROLES, (query, key, value), strict=True)
-        return [self.split(x, role) for role, x in given]
+        return [self.split(x, role) if role in self.own else None for role, x in given]
 
     def values(self, value):
         """The values that are combined, made of those that a cache stores."""
@@ -199,6 +203,7 @@ class DenseHeads(Heads):
     def _given(self, *given):
         """The shapes of query, key and value by role, whose features and sizes are stored."""
         found = dict(zip(ROLES, given, strict=True))
+        self.own = _OWN.get(self.layer.reuse, ROLES)
         self.features = {role: shape[-1] for role, shape in found.items()}
         self.sizes = {role: (self.count(role), self.size(role, x)) for role, x in found.items()}
         return found
@@ -270,14 +275,14 @@ class DenseHeads(Heads):
 
     def split_all(self, query, key, value):
         layer = self.layer
-        dense = layer._query_dense, layer._key_dense, layer._value_dense
+        dense = [getattr(layer, f"_{role}_dense") for role in self.own]
         if self.axes is not None or not projections.plain(layer, *dense):
             return super().split_all(query, key, value)
-        found = []
-        for n, (role, x) in enumerate(zip(ROLES, (query, key, value), strict=True)):
+        found: list[Any] = [None] * len(ROLES)
+        for n, (role, x) in enumerate(zip(self.own, (query, key, value), strict=False)):
             self.check_features(role, x)
             shape = (*backend.shape(x)[:2], *self.sizes[role])
-            found.append(projections.affine(x, x.shape[-1], dense[n], shape))
+            found[n] = projections.affine(x, x.shape[-1], dense[n], shape)
         return found
 
 
@@ -318,11 +323,12 @@ class EinsumHeads(DenseHeads):
         self.axes = self._axes_of(query_shape)
         heads = (self.layer.num_heads, self.layer.value_dim)
         # The order is that of Keras's weights.
-        made = {role: self.projection(role, given[role]) for role in ("query", "key")}
+        made = {role: self.projection(role, given[role]) for role in self.own if role != "value"}
         if self.layer.use_gate:
             activation = self.layer.gate_activation
             made["gate"] = self._einsum("gate", query_shape, 1, heads, activation=activation)
-        made["value"] = self.projection("value", value_shape)
+        if "value" in self.own:
+            made["value"] = self.projection("value", value_shape)
         size = self.layer.output_sizes or query_shape[-1:]
         made["output"] = self._einsum("attention_output", (*query_shape[:-1], *heads), 2, size)
         return made

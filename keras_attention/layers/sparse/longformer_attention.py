@@ -36,7 +36,7 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         "no_cache_reason": "its global tokens attend to later ones",
     }
 
-    def call(
+    def call(  # type: ignore[override]
         self,
         query: Tensors,
         value: Tensor | None = None,
@@ -188,7 +188,7 @@ class LongformerAttention(GlobalTokensAttention):
         max_global: the most tokens of a row that `global_mask` may choose, for all of which a call
             with it has room; None for `num_global`.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
-            `attention_axes` and `flash_attention`.
+            `attention_axes`, `flash_attention` and `reuse`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`. A call that is causal, has
     a cache, or has integers as `positions` is an error. There is one argument more, `global_mask`:
@@ -207,7 +207,7 @@ class LongformerAttention(GlobalTokensAttention):
     [1000, 18, 34]
     """
 
-    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention")
+    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention", "reuse")
 
     def __init__(
         self,
