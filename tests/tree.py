@@ -1,4 +1,4 @@
-"""The tree of folders in docs/design.md, of the first line of each: `python -m tests.tree`."""
+"""The tree of folders in ARCHITECTURE.md, of the first line of each: `python -m tests.tree`."""
 
 import ast
 import pathlib
@@ -6,7 +6,7 @@ import re
 
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "keras_attention"
-PAGE = ROOT / "docs/design.md"
+PAGE = ROOT / "ARCHITECTURE.md"
 
 
 def first_line(path):

@@ -1,4 +1,4 @@
-"""docs/design.md is true: its walk-throughs run outside of the package, and its tree is there."""
+"""ARCHITECTURE.md is true: its walk-throughs run outside of the package, and its tree is there."""
 
 import re
 
@@ -6,7 +6,7 @@ from keras_attention import kernels
 from tests import tree
 from tests.doctests import BLOCK, ROOT, programs
 
-PAGE = ROOT / "docs/design.md"
+PAGE = ROOT / "ARCHITECTURE.md"
 
 
 def test_the_walk_throughs_run(monkeypatch):

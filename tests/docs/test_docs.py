@@ -188,7 +188,6 @@ def browser():
 @in_a_browser
 def test_no_page_or_table_of_the_site_is_cut_off(site, browser):
     pages = [page.relative_to(DOCS).with_suffix(".html") for page in sorted(DOCS.glob("**/*.md"))]
-    pages.remove(Path("design.html"))  # It is in the repository only.
     found = {}
     for width in (1280, 390):
         view = browser.new_page(viewport={"width": width, "height": 900})

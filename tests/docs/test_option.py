@@ -1,4 +1,4 @@
-"""option.diff is all that an option of all attention layers takes, as docs/design.md says."""
+"""option.diff is all that an option of all attention layers takes, as ARCHITECTURE.md says."""
 
 import re
 import shutil

@@ -27,7 +27,7 @@ class BlockSparseAttention(MultiHeadAttention):
         **dict.fromkeys(("no_decoding_reason", "no_cache_reason"), "all attend to its last block"),
     }
     _fixed_arguments = (
-        *("pattern", "position", "sliding_window", "attention_axes", "flash_attention"),
+        *("pattern", "position", "sliding_window", "attention_axes", "flash_attention", "reuse"),
     )
 
     def __init__(self, num_heads: int, key_dim: int, size: int, count: int, **kwargs: Any):

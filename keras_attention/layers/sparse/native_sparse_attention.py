@@ -121,7 +121,7 @@ class NativeSparseAttention(BlockAttention):
         block_size, stride, selected_size, num_selected, window, num_near: as above, by default the
             paper's. `stride` divides both sizes, of which `block_size` is not the larger one.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
-            `flash_attention`, `score`, `normalization`, `use_sink` and `scores_regularizer`. A
+            `flash_attention`, `score`, `normalization`, `use_sink`, `scores_regularizer` and `reuse`. A
             `position` encodes tokens by their own positions alone, such as "rotary", or has a bias
             alone, such as "alibi". The position of a block is that of its last token.
 
@@ -138,7 +138,7 @@ class NativeSparseAttention(BlockAttention):
 
     _fixed_arguments = (
         *("pattern", "sliding_window", "flash_attention"),
-        *("score", "normalization", "use_sink", "scores_regularizer"),
+        *("score", "normalization", "use_sink", "scores_regularizer", "reuse"),
     )
 
     def __init__(
