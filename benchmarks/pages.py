@@ -298,12 +298,14 @@ def choosing():
 def movie_reviews():
     """Test accuracies of the models of movie reviews, over the seeds that were measured."""
     lines, rows = [], results("imdb_accuracy")["rows"]
-    for name in dict.fromkeys(row["model"] for row in rows):
-        runs = [row for row in rows if row["model"] == name]
+    kinds = dict.fromkeys((row["model"], row.get("backend")) for row in rows)
+    for name, backend in kinds:
+        runs = [row for row in rows if (row["model"], row.get("backend")) == (name, backend)]
         seeds = ", ".join(str(run["seed"]) for run in runs)
         each = ", ".join(f"{run['test_accuracy']:.4f}" for run in runs)
         average = f"**{mean(runs, 'test_accuracy'):.4f}**"
-        lines.append([f"`{name}`", seeds, str(runs[0]["epochs"]), average, each])
+        title = f"`{name}`, {backend}" if backend else f"`{name}`"
+        lines.append([title, seeds, str(runs[0]["epochs"]), average, each])
     return table(["model", "seeds", "epochs", "mean", "each"], lines)
 
 
