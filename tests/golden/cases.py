@@ -209,8 +209,30 @@ def normed_after_merging():
     return keras.Model(patches, ka.PatchMerging(norm_after=True)(patches))
 
 
+def handed_on():
+    """A layer that adds the values of another one to its own."""
+    x = keras.Input((None, WIDTH))
+    first, second = ka.MultiHeadAttention(2, 4), ka.MultiHeadAttention(2, 4, reuse="value_residual")
+    y, heads = first(keras.layers.Masking()(x), return_key_value=True)
+    return keras.Model(x, second(y, key_value=heads))
+
+
+def of_stack(stack):
+    """A case of a stack whose last block has the keys and values of the first."""
+
+    def model():
+        x = keras.Input((None, WIDTH))
+        blocks = [ka.TransformerBlock(16, 2, reuse=reuse) for reuse in (None, None, "key_value")]
+        return keras.Model(x, stack(blocks, sources=[None, None, 0])(keras.layers.Masking()(x)))
+
+    return model, (VECTORS,)
+
+
 # Functions that make a model, and what it is called with.
 NEW = {
+    "reuse-values": (handed_on, (VECTORS,)),
+    "reuse-encoder": of_stack(ka.Encoder),
+    "reuse-decoder": of_stack(ka.Decoder),
     "neighborhood-dilated": slots(pattern=patterns.Neighborhood((2, 2), 1, dilation=2)),
     "cosine-learned": slots(score=scores.Cosine(2.0, max_scale=3.0)),
     "grid_bias-decomposed": slots(position=positions.GridRelativeBias((2, 2), decomposed=True)),

@@ -209,7 +209,7 @@ ROWS = np.array([[3, 1, 0, 8, 2, 5, 30], [12, 13, 11, 15, 16, 40, 9]])
 def expected_of(layer, equation, x, at, window):
     """The output and the weights by the equation, of keys that are not after nor far before."""
     query, key, value = (
-        numpy(a).astype("float64") for a in layer.split_all(*map(keras.ops.array, [x] * 3))
+        numpy(a).astype("float64") for a in layer.heads.split_all(*map(keras.ops.array, [x] * 3))
     )
     key, value = (np.repeat(a, H // G, axis=2) for a in (key, value))
     back = at[:, :, None] - at[:, None]

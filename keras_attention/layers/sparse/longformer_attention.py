@@ -93,7 +93,7 @@ class GlobalTokensAttention(MultiHeadAttention, saved=False):
         if heads is None and x.first is not None:
             chosen = copy.copy(self.heads)
             chosen.first = x.first
-            heads = self.split_all(x.query, x.key, x.value, chosen)
+            heads = self.split_all(x, chosen)
         return super().extended(x, heads)
 
     def attend(self, query, key, value, positions, training=None, first=None, **given):

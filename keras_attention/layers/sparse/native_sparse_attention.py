@@ -121,9 +121,9 @@ class NativeSparseAttention(BlockAttention):
         block_size, stride, selected_size, num_selected, window, num_near: as above, by default the
             paper's. `stride` divides both sizes, of which `block_size` is not the larger one.
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
-            `flash_attention`, `score`, `normalization`, `use_sink`, `scores_regularizer` and `reuse`. A
-            `position` encodes tokens by their own positions alone, such as "rotary", or has a bias
-            alone, such as "alibi". The position of a block is that of its last token.
+            `flash_attention`, `score`, `normalization`, `use_sink`, `scores_regularizer` and
+            `reuse`. A `position` encodes tokens by their own positions alone, such as "rotary", or
+            has a bias by positions alone, such as "alibi". The position of a block is that of its last token.
 
     Call arguments, results and errors are those of `MultiHeadAttention`, for one sequence with
     masks of padding alone: arguments for pairs are an error. Blocks are of real tokens, so that
@@ -163,11 +163,12 @@ class NativeSparseAttention(BlockAttention):
         self.num_selected = shapes.check_count("num_selected", num_selected, num_near + 1)
         self.window = shapes.check_count("window", window)
         own, divided = self.position, block_size % stride == selected_size % stride == 0
-        alone = own is None or own.encodes_alone or own.overrides == {"bias"}
+        alone = own is None or own.overrides == {"bias"}
+        alone = alone or (own.encodes_alone and not own.has_query_bias)
         if not (divided and alone and (own is None or own.counts)):
             raise ValueError(
                 "`stride` must divide `block_size` and `selected_size`, and `position` encode a "
-                "token by its own position alone, or have a bias alone. Received: "
+                "token by its own position alone, or have a bias of positions. Received: "
                 f"{stride=}, {block_size=}, {selected_size=}, position={own!r}"
             )
         self.heads = SparseHeads(self)

@@ -269,7 +269,7 @@ def _t5_logits(config):
     # Version 1.1 is said to be untied. transformers 5 ties it all the same, unless its files have
     # a matrix of their own, and writes in another field that its output is not scaled.
     scaled = False
-    if config.model_type != "mt5":
+    if "scale_decoder_outputs" in config:
         scaled = config["scale_decoder_outputs"]
         scaled = config["tie_word_embeddings"] is not False if scaled is None else scaled
     tied = config.folder is None or "lm_head.weight" not in Checkpoint(config.folder).names
