@@ -123,7 +123,7 @@ class NativeSparseAttention(BlockAttention):
         **kwargs: all other arguments of `MultiHeadAttention` but `pattern`, `sliding_window`,
             `flash_attention`, `score`, `normalization`, `use_sink`, `scores_regularizer` and
             `reuse`. A `position` encodes tokens by their own positions alone, such as "rotary", or
-            has a bias by positions alone, such as "alibi". The position of a block is that of its last token.
+            has a bias by positions alone, such as "alibi". A block's is that of its last token.
 
     Call arguments, results and errors are those of `MultiHeadAttention`, for one sequence with
     masks of padding alone: arguments for pairs are an error. Blocks are of real tokens, so that
