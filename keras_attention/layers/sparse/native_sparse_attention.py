@@ -79,7 +79,8 @@ class BlockAttention(MultiHeadAttention, saved=False):
         """The masks (B, H, T, S) of the selected tokens: one, or none where these are all."""
         size, number, groups = self.selected_size, self.num_selected, self.heads.groups
         batch, heads, queries, count = backend.shape(weights)
-        every = -(-length // size)
+        # Not of a negative number, which ONNX of PyTorch rounds towards 0.
+        every = (length + size - 1) // size
         if known(every) and every <= number:
             return ()
         at, start = (ops.arange(n, dtype="int32") for n in (every, count))
