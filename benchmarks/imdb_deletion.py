@@ -2,7 +2,8 @@
 
 Of test reviews, drawn at random, words are deleted from what the model `attention` reads: those
 with the largest contributions to its answer, those with the largest weights of a run of the model
-`wide`, and random ones. A row is how far each moves the probability, on average.
+`wide`, and random ones. A row is how far each moves the probability, on average. Runs of other
+backends add their rows to the file.
 """
 
 import pathlib
@@ -15,6 +16,7 @@ from examples import imdb_models, imdb_ngrams, shared, texts
 from examples.imdb_reviews import Reviews
 
 WORDS = 5
+BACKENDS = {"jax": "JAX", "tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
 def largest(weights):
@@ -33,6 +35,7 @@ def measure(run, wide, reviews, seed):
         imdb_ngrams.add_numbers(row, learned, others.get_vocab_size())
         for row in example.encode(others, reviews.texts, settings)
     ]
+    (backend,) = (title for name, title in BACKENDS.items() if name in figures["versions"])
     rng, moved = np.random.default_rng(seed), {}
 
     def probability(row):
@@ -54,7 +57,8 @@ def measure(run, wide, reviews, seed):
             moved.setdefault(name, []).append((abs(after - whole), flipped))
     for name, pairs in moved.items():
         change, flipped = np.mean(pairs, axis=0)
-        yield {"deleted": name, "change": float(change), "other label": float(flipped)}
+        row = {"trained with": backend, "deleted": name}
+        yield row | {"change": float(change), "other label": float(flipped)}
 
 
 def main():
@@ -69,8 +73,9 @@ def main():
     source, _, test = imdb_linear.reviews(options)
     some = np.random.default_rng(0).permutation(len(test))[: options.count]
     test = Reviews([test.texts[i] for i in some], test.labels[some])
-    rows = measure(options.run, options.wide, test, 0)
-    runner.report(rows, options, reviews=source, words=WORDS, count=len(test))
+    rows, identity = measure(options.run, options.wide, test, 0), ("trained with", "deleted")
+    about = {"reviews": source, "words": WORDS, "count": len(test)}
+    runner.report(rows, options, identity=identity, **about)
 
 
 if __name__ == "__main__":

@@ -312,14 +312,15 @@ def movie_reviews():
 def deleted_words():
     """How far the classifier's probability moves without some words, over the test reviews."""
     found = results("imdb_deletion")
-    rows = {row["deleted"]: row for row in found["rows"]}
-    least = rows["at random"]["change"]
-    lines = [
-        [name, f"{row['change']:.3f}", f"{row['change'] / least:.1f}", f"{row['other label']:.1%}"]
-        for name, row in rows.items()
-    ]
-    head = [f"{found['words']} words deleted", "change of the probability", "/ at random"]
-    return table([*head, "other label"], lines)
+    lines = []
+    for row in found["rows"]:
+        same = [other for other in found["rows"] if other["trained with"] == row["trained with"]]
+        (least,) = (other["change"] for other in same if other["deleted"] == "at random")
+        ratio, flipped = f"{row['change'] / least:.1f}", f"{row['other label']:.1%}"
+        names = row["trained with"], row["deleted"]
+        lines.append([*names, f"{row['change']:.3f}", ratio, flipped])
+    head = ["trained with", f"{found['words']} words deleted", "change of the probability"]
+    return table([*head, "/ at random", "other label"], lines)
 
 
 TABLES = {
