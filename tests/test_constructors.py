@@ -124,7 +124,7 @@ KIND = {
     "terms": "terms",
     "name": "variant mode gradient merge_mode layout scaling norm qk_norm residual interpolation "
     "data_format scoring head_norm sharing reuse history initial pooling gate_activation "
-    "initial_scale",
+    "initial_scale value_norm",
     "factors": "short_factors long_factors decays",
     "Keras's": "reduction activation attention_activation initializer kernel_initializer "
     "bias_initializer query_initializer center_initializer embeddings_initializer "

@@ -72,7 +72,8 @@ class Attention(BaseAttention):
             which is the default; "tokens", by their rank among the real tokens of their row (of
             their text, with `segment_ids`), so that padding changes nothing, wherever it is; or
             integers, (T,) or (B, T) for self-attention, or a pair for query and key, either of them
-            None.
+            None. With a cache they are of the tokens appended, in ascending order, and only rotary
+            positions without a pattern take them.
         segment_ids: integers that number the texts packed into one row: a query sees only keys of
             its own text. (B, T) for self-attention, or a pair (B, T) and (B, S).
         cache: of `make_cache`, to which the tokens of `query` are appended before each attends

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_attention import patterns, saving
+from keras_attention.backend import backend
 from keras_attention.core import parts, tap
 from keras_attention.core.hints import (
     Cache,
@@ -31,6 +32,7 @@ QK_NORMS = get_args(NamedQkNorm)
 UseBias: TypeAlias = bool | Literal["qkv", "qvo"]
 QkNorm: TypeAlias = NamedQkNorm | keras.layers.Layer
 Reuse: TypeAlias = Literal[None, "key_value", "value", "value_residual"]
+ValueNorm: TypeAlias = Literal[False, "rms"]
 
 
 class BaseAttention(saving.ConfigurableLayer, saved=False):
@@ -98,6 +100,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     scores_regularizer: Any = None
     # What it takes of the keys and values of another layer, a `Reuse`.
     reuse: Reuse = None
+    value_norm: ValueNorm = False
 
     # What presets declare, and set in their constructors
 
@@ -339,7 +342,7 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
     def split_all(self, x, heads=None):
         """The heads of the `Pairs` x, by `heads`, which are those of the layer by default."""
         heads = (heads or self.heads).split_all(x.query, x.key, x.value)
-        if self.clip_qkv is not None or self.qk_norm:
+        if self.clip_qkv is not None or self.qk_norm or self.value_norm:
             normed = [self.normed(y, role) for role, y in zip(ROLES, heads, strict=False)]
             heads = [*normed, *heads[len(ROLES) :]]
         return heads if self.reuse is None else reuse.mixed(self, heads, x)
@@ -355,9 +358,12 @@ class BaseAttention(saving.ConfigurableLayer, saved=False):
         return kv_cache.Extended(query, key, value, at, found, x.key_mask, gates=gates)
 
     def normed(self, heads, role):
-        """Heads of the query, the key or the value after `clip_qkv` and `qk_norm`."""
+        """Heads of the query, the key or the value after `clip_qkv` and norms."""
         if self.clip_qkv is not None and heads is not None:
             heads = ops.clip(heads, -self.clip_qkv, self.clip_qkv)
+        if role == "value" and self.value_norm and heads is not None:
+            ones = ops.ones(heads.shape[-1:], heads.dtype)
+            return ops.cast(backend.rms_normalization(heads, ones, 1e-6), heads.dtype)
         if not self.qk_norm or role == "value":
             return heads
         return self._query_norm(heads) if role == "query" else self._key_norm(heads)

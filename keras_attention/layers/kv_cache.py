@@ -247,7 +247,7 @@ class Layout:
     # Whether a call appends its tokens; whether these overwrite old ones; whether all keys and
     # values are in the cache before the call; whether it has sums of tokens instead of tokens.
     appends = forgets = is_memory = is_state = False
-    # Whether it has keys as they are encoded by a position that can.
+    # Whether a call encodes its keys by a position that can, before it appends them.
     encodes = True
 
     def __init__(self, **arrays):
@@ -308,7 +308,8 @@ class Layout:
         is_encoded = False
         if self.encodes:
             # New keys alone: encoding all of them again would cost each step more than attention.
-            query, key, is_encoded = encoded(layer, query, key, of_query, of_query)
+            at = of_query if x.positions is None else x.positions[0]
+            query, key, is_encoded = encoded(layer, query, key, at, at)
         cache, key, every, of_key, mask, lost = self.update(layer, cache, key, value, mask)
         if of_key is None:
             of_key = ops.arange(backend.shape(key)[1], dtype="int32")

@@ -43,7 +43,8 @@ class MultiHeadLatentAttention(MultiHeadAttention):
             alone, such as "alibi".
         use_bias: whether the projections to latents and that of the output have biases.
         **kwargs: all other arguments of `MultiHeadAttention` but `attention_axes`, and those that
-            need keys of heads: `score`, `num_key_value_heads`, `qk_norm`, `clip_qkv` and `reuse`.
+            need keys of heads: `score`, `num_key_value_heads`, `qk_norm`, `clip_qkv`,
+            `value_norm` and `reuse`.
 
     Call arguments, results and errors are those of `MultiHeadAttention`: keys and values may come
     from a second sequence too.
@@ -64,12 +65,8 @@ class MultiHeadLatentAttention(MultiHeadAttention):
 
     own_traits: ClassVar = {"layouts": kv_cache.KEYS_ALONE}
     _fixed_arguments = (
-        "score",
-        "num_key_value_heads",
-        "qk_norm",
-        "clip_qkv",
-        "attention_axes",
-        "reuse",
+        *("score", "num_key_value_heads", "qk_norm", "clip_qkv", "value_norm"),
+        *("attention_axes", "reuse"),
     )
 
     def __init__(

@@ -6,7 +6,7 @@ from typing import get_args
 from keras_attention import patterns, scores
 from keras_attention.core.hints import Constraint, Initializer, Regularizer, Unpack
 from keras_attention.layers.attention import Attention
-from keras_attention.layers.base import OutputProjection, Reuse, UseBias
+from keras_attention.layers.base import OutputProjection, Reuse, UseBias, ValueNorm
 from keras_attention.layers.options import SlotOptions
 from keras_attention.sequences import shapes
 
@@ -44,6 +44,8 @@ class MultiHeadAttention(OutputProjection, Attention):
             projections of them nor a cache (Brandon et al. 2024); "value" (SVFormer: Zhou et al.
             2024); or "value_residual", `λ₁ V + λ₂ V'` of its own values and the other layer's, by
             `value_scales`, two weights that start at 0.5 (ResFormer: Zhou et al. 2024).
+        value_norm: False, or "rms" to divide each value head by the root of its mean square, plus
+            1e-6 under the root, without weights (Gemma 3n, Gemma 4).
         **kwargs: all other arguments of `Attention`.
 
     Call arguments are those of `Attention`. `value=None` is self-attention.
@@ -89,6 +91,7 @@ class MultiHeadAttention(OutputProjection, Attention):
         *,
         score: scores.ScoreLike = "scaled_dot",
         reuse: Reuse = None,
+        value_norm: ValueNorm = False,
         **kwargs: Unpack[SlotOptions],
     ):
         super().__init__(
@@ -111,6 +114,7 @@ class MultiHeadAttention(OutputProjection, Attention):
         )
         self.sliding_window = shapes.check_optional_count("sliding_window", sliding_window)
         self.reuse = shapes.check_choice("reuse", reuse, get_args(Reuse))
+        self.value_norm = shapes.check_choice("value_norm", value_norm, get_args(ValueNorm))
         self.flash_attention = shapes.check_flag("flash_attention", flash_attention, optional=True)
         if self.sliding_window is not None:
             reach = self.sliding_window - 1

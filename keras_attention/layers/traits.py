@@ -37,6 +37,9 @@ class Traits(NamedTuple):
     needs_positions: bool = True
     on_grid: bool = False
     encodes_anew: tuple[str, int] | None = None
+    # Whether a call may give positions of the tokens that it appends to a cache: nothing but
+    # `encode` of each alone depends on them.
+    cached_positions: bool = False
     # The caches that it takes, in the order in which they are tried, and how many tokens up to and
     # including itself a query can see in one; None for all.
     layouts: tuple[kv_cache.Layout, ...] = kv_cache.LAYOUTS
@@ -76,6 +79,8 @@ def of_slots(layer: Any) -> Traits:
         "needs_positions": needs_length or not in_order or slots != (None, None),
         "on_grid": not all(part is None or part.counts for part in (layer.position, pattern)),
         "encodes_anew": layer.position and layer.position.encodes_anew,
+        "cached_positions": (in_order and layer.preset_position is None)
+        and (at is None or (at.encodes_alone and at.overrides == {"encode"})),
         "window": None if left is None else left + 1,
         "merges": softmax
         and not getattr(layer, "use_sink", False)
@@ -124,10 +129,9 @@ def layout(layer, tensors, explicit, cache, handed, return_attention_scores=Fals
     reason = traits.no_decoding_reason if layout.appends else traits.no_cache_reason
     if reason is not None:
         check_cache(layer, reason)
-    refused = []
-    for name in _KNOWN if layout.appends else _KNOWN[:4]:
-        if given.get(name) is not None:
-            refused.append(name)
+    takes = ("positions",) if traits.cached_positions and layout.encodes else ()
+    names = _KNOWN if layout.appends else _KNOWN[:4]
+    refused = [name for name in names if name not in takes and given.get(name) is not None]
     if refused:
         raise ValueError(
             f"A call with a cache takes the query, and its mask as `query_mask`: a cache knows "

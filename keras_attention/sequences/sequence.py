@@ -222,9 +222,11 @@ class Pairs(NamedTuple):
         """The same in an order of queries, and one of keys."""
         tensors, orders = (self.query, self.value, self.key), (of_query, of_key, of_key)
         query, value, key = once(lambda x, order: order.compacted(x), tensors, orders)
-        texts = self.segment_ids
-        if texts is not None:
-            texts = once(lambda x, order: order.numbers(x), texts, (of_query, of_key))
+        numbers = {
+            name: once(lambda x, order: order.numbers(x), pair, (of_query, of_key))
+            for name in ("positions", "segment_ids")
+            if (pair := getattr(self, name)) is not None
+        }
 
         def masked(mask, order):
             if mask is None or order is None:
@@ -232,7 +234,7 @@ class Pairs(NamedTuple):
             own = mask is (self.key_mask if order is of_key else self.query_mask)
             return order.mask if own else order.numbers(mask)
 
-        found = self._replace(of_query=of_query, of_key=of_key, segment_ids=texts)
+        found = self._replace(of_query=of_query, of_key=of_key, **numbers)
         return found._replace(
             query=query,
             value=value,

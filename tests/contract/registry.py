@@ -445,6 +445,7 @@ def _entries():
     yield variant(
         "every-option", attention, num_key_value_heads=1, qk_norm="rms", logit_soft_cap=2.0,
         use_sink=True, clip_qkv=1.5, use_gate=True, position="rotary", scores_regularizer="entropy",
+        value_norm="rms",
     )  # fmt: skip
     yield variant("TransformerBlock-cross", block, of_context, cross_attention=True, residual="pre")
     yield variant(

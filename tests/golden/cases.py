@@ -11,6 +11,7 @@ import tarfile
 import keras
 import numpy as np
 
+import keras_attention as ka
 from keras_attention import generation
 from tests.compiled import Program
 from tests.golden import custom_slots  # noqa: F401, which files name
@@ -135,4 +136,15 @@ def of_layer(cls, *args, **options):
 
 
 # Functions that make a model, and what it is called with.
-NEW: dict = {}
+NEW: dict = {
+    f"{cls.__name__}-value_norm": of_layer(cls, *sizes, value_norm="rms")
+    for cls, *sizes in (
+        (ka.MultiHeadAttention, 2, 4),
+        (ka.TransformerBlock, 16, 2),
+        (ka.DifferentialAttention, 2, 4),
+        (ka.LinformerAttention, 2, 4, 4, 2),
+        (ka.LongformerAttention, 2, 4, 1),
+        (ka.NativeSparseAttention, 2, 4),
+        (ka.NystromAttention, 2, 4, 2),
+    )
+}

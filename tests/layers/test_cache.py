@@ -391,6 +391,34 @@ def test_a_text_with_padding_in_pieces_is_the_text_at_once(position, pattern, x6
     agree(keras.ops.concatenate(outputs, axis=1)[:, mask[0]], whole_of(layer)(X[:, mask[0]]))
 
 
+SECTIONS = {"axes": [0, 1, 1, 2], "diagonal": True}
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["rotary", positions.AxialRotary((1, 16, 16), **SECTIONS), positions.MixedRotary((99, 9))],
+)
+def test_tokens_in_pieces_may_have_positions(position):
+    """A token, an image of 2 by 2 and four tokens, through blocks with positions and without."""
+    own = {"num_heads": 2, "causal": True, "key_dim": 8}
+    blocks = [
+        ka.TransformerBlock(32, position=position, **own),
+        ka.TransformerBlock(32, **own),
+        ka.TransformerBlock(32, position=position, reuse="key_value", **own),
+    ]
+    model = built(ka.Decoder(blocks, sources=[None, None, 0]), X.shape)
+    mask = np.array([[1, 1, 1, 0, 0, 1, 1, 0, 1], [0] + [1] * 8, [1] * 9], bool)
+    at = np.array([0, 256, 257, 272, 273, 512, 768, 1024, 1280], "int32")
+    at = np.stack([at, at + 256, 3 * np.arange(T)])
+    expected = quick(lambda x: model(x, mask=mask, positions=at))(X)
+    step = quick(lambda x, mask, at, cache: model(x, mask=mask, positions=at, cache=cache))
+    cache, outputs = model.make_cache(B, T), []
+    for given in zip(*(pieces(x, [4, 1, 4]) for x in (X, mask, at)), strict=True):
+        output, cache = step(*given, cache)
+        outputs.append(output)
+    agree(keras.ops.concatenate(outputs, axis=1)[mask], expected[mask])
+
+
 def test_a_norm_of_float64_is_computed_in_it(x64):
     x = X.astype("float64")
     expected = x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + 1e-6)

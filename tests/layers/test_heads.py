@@ -212,14 +212,15 @@ def test_longformers_of_few_and_of_many_tokens(length):
 
 
 def test_global_tokens_that_are_chosen_are_as_the_first():
-    """After padding too, with more places than tokens, and with scores in the caller's order."""
+    """After padding too, with more places than tokens or fewer, and in the caller's order."""
     layer = built(ka.LongformerAttention(2, 4, 1, num_global=2), X.shape)
     expected = call(layer, X, return_attention_scores=True)
     more = built(ka.LongformerAttention(2, 4, 1, num_global=9), X.shape)
     for before, of in ((0, layer), (2, layer), (0, more), (2, more)):
         x = np.pad(X, ((0, 0), (before, 0), (0, 0)), constant_values=np.nan)
         at = np.arange(-before, X.shape[1])[None]
-        given = {"query_mask": at >= 0, "global_mask": (at == 0) | (at == 1)}
+        chosen = (at == 0) | (at == 1) | ((at == 3) & (of is layer))
+        given = {"query_mask": at >= 0, "global_mask": chosen}
         output, scores = call(of, x, return_attention_scores=True, positions="tokens", **given)
         close(output[:, before:], expected[0])
         close(scores[:, :, before:, before:], expected[1])

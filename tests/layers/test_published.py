@@ -211,10 +211,7 @@ def gemma4():
 
 
 def sharing(name, *ends):
-    """The last layers attend to keys and values of others, in one call or in pieces to `ends`.
-
-    Their values have a norm without weights, which is left out.
-    """
+    """The last layers attend to keys and values of others, in one call or in pieces to `ends`."""
     kinds = [f"{kind}_attention" for kind in ("sliding", "full", "sliding", "sliding", "full")]
     of_kind = dict(zip(kinds, ((50.0, 4), (200.0, T)), strict=False))
     config = getattr(transformers, f"{name}TextConfig")(
@@ -233,6 +230,7 @@ def sharing(name, *ends):
         block = ka.TransformerBlock(
             None, H, causal=True, residual="pre", norm=norm, feed_forward=Nothing(), key_dim=K,
             position=positions.Rotary(wavelength), score="dot", qk_norm="rms", use_bias=False,
+            value_norm="rms",
             pattern=ka.patterns.SlidingWindow(3, 0) if reach == 4 else None,
             num_key_value_heads=1, reuse="key_value" if n > 2 else None,
         )  # fmt: skip
@@ -242,7 +240,6 @@ def sharing(name, *ends):
         for role in ("query", "key")[: 1 + (n < 3)]:
             norm_of_role = getattr(block.attention, f"{role}_norm")
             norm_of_role.scale.assign(w[f"{n}.{role[0]}_norm.weight"])
-        layers[n].v_norm = torch.nn.Identity()
         blocks.append(block)
     model = ka.Decoder(blocks, sources=[None, None, None, 2, 1])
     model.build((B, T, D))

@@ -28,6 +28,7 @@ class BlockSparseAttention(MultiHeadAttention):
     }
     _fixed_arguments = (
         *("pattern", "position", "sliding_window", "attention_axes", "flash_attention", "reuse"),
+        "value_norm",
     )
 
     def __init__(self, num_heads: int, key_dim: int, size: int, count: int, **kwargs: Any):

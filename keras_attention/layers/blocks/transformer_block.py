@@ -10,7 +10,7 @@ from keras_attention import positions as position_slots
 from keras_attention.core import parts
 from keras_attention.core.hints import Activation, Cache, Dtype, Initializer, Tensor, Tensors
 from keras_attention.layers import kv_cache, traits
-from keras_attention.layers.base import BaseAttention, QkNorm, Reuse, UseBias
+from keras_attention.layers.base import BaseAttention, QkNorm, Reuse, UseBias, ValueNorm
 from keras_attention.layers.blocks import norms
 from keras_attention.layers.blocks.feed_forward import network
 from keras_attention.layers.heads.projections import Dropout
@@ -22,7 +22,7 @@ Residual = Literal["post", "pre", "sandwich", "parallel"]
 # Options of both attentions.
 OF_BOTH = (
     *("dropout", "use_bias", "num_key_value_heads", "qk_norm", "logit_soft_cap", "use_sink"),
-    *("clip_qkv", "scores_regularizer", "kernel_initializer", "bias_initializer"),
+    *("clip_qkv", "value_norm", "scores_regularizer", "kernel_initializer", "bias_initializer"),
 )
 
 
@@ -54,8 +54,8 @@ class TransformerBlock(saving.ConfigurableLayer):
         causal: whether position t sees only positions up to t.
         cross_attention: whether the block attends to a `context` too.
         score, normalization, scores_regularizer, num_key_value_heads, qk_norm, logit_soft_cap,
-            use_sink, clip_qkv: of both attentions, as in `Attention`. A score with weights has
-            separate ones for the context.
+            use_sink, clip_qkv, value_norm: of both attentions, as in `MultiHeadAttention`. A score
+            with weights has separate ones for the context.
         pattern, position: of the self-attention, as in `Attention`.
         kernel_initializer, bias_initializer, seed: of all projections, and of the dropouts.
         norm: "layer" for LayerNorm, "rms" for RMSNorm (Zhang & Sennrich 2019), or a Keras layer,
@@ -169,6 +169,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         value_dim: int | None = None,
         query_residual: bool = True,
         reuse: Reuse = None,
+        value_norm: ValueNorm = False,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
@@ -204,6 +205,7 @@ class TransformerBlock(saving.ConfigurableLayer):
         self.seed = shapes.check_seed("seed", seed)
         self.qk_norm = qk_norm
         self.reuse = reuse
+        self.value_norm = value_norm
         self.scores_regularizer = regularizers.get(scores_regularizer)
         self.residual = shapes.check_choice("residual", residual, (None, *norms.RESIDUALS))
         self.use_bias = shapes.check_flag("use_bias", use_bias, names=("qkv", "qvo"))

@@ -47,7 +47,9 @@ class WindowAttention(MultiHeadAttention):
 
     _masks = None  # type: ignore[assignment]
     own_traits: ClassVar = {"refusal": "takes a grid, its mask, and no other arguments"}
-    _fixed_arguments = ("pattern", "sliding_window", "attention_axes", "flash_attention", "reuse")
+    _fixed_arguments = (
+        *("pattern", "sliding_window", "attention_axes", "flash_attention", "reuse", "value_norm"),
+    )
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ class Handed(kv_cache.Layout):
         else:
             entries = given["key_positions"], given.get("mask"), x.query_mask
             found = kv_cache.of_entries(*heads, at, *entries)
+        at = at if x.positions is None else x.positions[0]
         query, _, encoded = kv_cache.encoded(layer, query, query, at, at)
         found = found._replace(query=query, encoded=encoded, cache=cache)
         if "shared_key" not in given:
