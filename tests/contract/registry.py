@@ -428,6 +428,8 @@ def _entries():
     yield variant("pattern-not", attention, pattern=~patterns.Dilated(3))
     cosine = functools.partial(made, scores.Cosine, scale=2.0, max_scale=3.0)
     yield variant("CoPE-cosine", attention, position="cope", score=cosine, use_bias="qvo")
+    cells = functools.partial(made, positions.GridRelativeBias, decomposed=True)
+    yield variant("GridRelativeBias-decomposed", attention, position=cells)
     yield variant("LocalAttention-predictive", ka.LocalAttention, mode="predictive", window=1)
     yield variant("Attention-raw", ka.Attention, num_heads=1, key_dim=None)
     yield variant("NystromAttention-convolved", ka.NystromAttention, conv_kernel_size=3)

@@ -101,6 +101,13 @@ def continuous(w, q, k, i, j, h):
     return q @ k + found * (0 not in (i, j))
 
 
+def decomposed(w, q, k, i, j, h):
+    """Tables of three differences of rows, and of five of columns; nothing for the prefix."""
+    away = np.clip(np.subtract(cells(i), cells(j)), [-1, -2], [1, 2]) + [1, 2]
+    tables = w[0][away[0]] + w[1][away[1]]
+    return q @ k + K**0.5 * q @ tables * (0 not in (i, j))
+
+
 def sections(w, q, k, i, j, h):
     """Of pairs with the column, the row and twice the column; columns count from the row on."""
     both = [np.take((r, r + c), [1, 0, 1, 1]) * theta(K, 10000) for r, c in map(cells, (i, j))]
@@ -179,6 +186,10 @@ EQUATIONS = {
     "shaw-past": (lambda: positions.Shaw([2, 0], per_head=True), shaw(True, 2, 0)),
     "grid": (lambda: positions.GridRelativeBias(**GRID), offsets((2, 3))),
     "grid-sizes": (lambda: positions.GridRelativeBias(**GRID, size=(1, 2)), offsets((1, 2))),
+    "grid-decomposed": (
+        lambda: positions.GridRelativeBias(**GRID, decomposed=True),
+        decomposed,
+    ),
     "grid-continuous": (
         lambda: positions.ContinuousGridBias(**GRID, trained_size=(3, 5), units=4),
         continuous,
