@@ -170,6 +170,7 @@ def near_and_first(length, causal, blocks=False):
 # These have no order, and so no `copy`.
 UNORDERED = "linformer", "nystrom"
 CONVOLVED = {"conv_kernel_size": 4}
+SELECTED = {"block_size": 8, "stride": 4, "selected_size": 16, "num_selected": 4, "window": NEAR}
 MECHANISMS = {
     "softmax": attention(),
     "softmax, rotary": attention(position="rotary"),
@@ -179,6 +180,7 @@ MECHANISMS = {
     "window": attention(near),
     "window, global": attention(near_and_first),
     "window, global, random": attention(functools.partial(near_and_first, blocks=True)),
+    "native sparse": one_way(ka.NativeSparseAttention, **SELECTED),
     "linformer": lambda length, causal: ka.LinformerAttention(HEADS, SIZE, length, RANK),
     "nystrom": lambda length, causal: ka.NystromAttention(HEADS, SIZE, RANK),
     "linear": linear(),
@@ -188,6 +190,9 @@ MECHANISMS = {
     "gated linear, convolved": one_way(ka.GatedLinearAttention, **CONVOLVED),
     "gated delta": one_way(ka.GatedDeltaNet),
     "gated delta, convolved": one_way(ka.GatedDeltaNet, **CONVOLVED),
+    "gated delta by feature, convolved": one_way(
+        ka.GatedDeltaNet, use_decay="features", **CONVOLVED
+    ),
     "none": lambda length, causal: None,
 }
 
