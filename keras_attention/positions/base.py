@@ -14,7 +14,7 @@ from keras_attention.sequences.grid import Grid
 from keras_attention.spec import AttentionSpec, PositionBias
 
 # What a subclass may override.
-_DEFINING = ("encode", "bias", "query_bias", "_terms")
+_DEFINING = ("encode", "bias", "query_bias", "_terms", "into_spec")
 
 
 class Position(saving.ConfigurableLayer, saved=False):

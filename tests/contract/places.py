@@ -257,11 +257,11 @@ class Subject:
 
         return numpy(Program(call, self.inner)(rows.batch(), rows.MASK))
 
-    def append(self, x, mask, state):
+    def append(self, x, mask, state, **given):
         """The outputs of a piece, and what the next goes on from."""
         name = "initial_state" if self.entry.call is registry.of_steps else "cache"
         # A cache is causal, whether that is said or not.
-        output, state = self.program(x, mask, **{name: state})
+        output, state = self.program(x, mask, **{name: state}, **given)
         return numpy(output), state
 
     # Results that several relations look at, computed once

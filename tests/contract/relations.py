@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 import keras
 import numpy as np
 
+from keras_attention.layers import traits
 from keras_attention.sequences import masks
 from tests.arrays import numpy
 from tests.contract import places, registry, rows
@@ -144,7 +145,8 @@ def masks_are_one_thing(subject):
 def pieces_are_the_whole(subject, tolerance=ATOL):
     """R3: tokens in pieces, with padding inside or none, through a cache or a state.
 
-    Others that a cache has had in between, before it was cut back, change nothing.
+    Others that a cache has had in between, before it was cut back, change nothing. Where nothing
+    but the rotation of each token alone depends on positions, a call gives those of its tokens.
     """
     x = rows.batch(subject.entry.ids)
     found = in_pieces(subject, x, rows.MASK)
@@ -153,16 +155,25 @@ def pieces_are_the_whole(subject, tolerance=ATOL):
     if subject.place == "alone" and keras.backend.backend() != "jax":
         x = rows.numbers(B, T, D, ids=subject.entry.ids, seed=8)
         close(in_pieces(subject, x), subject.call(x)[0], tolerance)
+    known = traits.of(subject.inner)
+    rotates = known.cached_positions and "positions" not in known.refused and subject.inner.position
+    if subject.place == "alone" and rotates:
+        at = 3 * np.arange(T, dtype="int32") + np.arange(B, dtype="int32")[:, None]
+        expected = subject.call(x, rows.MASK, positions=at)[0]
+        agree(in_pieces(subject, x, rows.MASK, at), expected, tolerance)
 
 
-def in_pieces(subject, x, mask=None):
+def in_pieces(subject, x, mask=None, positions=None):
     found, state = [], subject.start()
     for first, end in ((0, 2), (2, 2), (2, 3), (3, 5), (5, 7)):
         at = slice(first, end)
-        piece, state = subject.append(x[:, at], None if mask is None else mask[:, at], state)
+        of_piece = None if mask is None else mask[:, at]
+        given = {} if positions is None else {"positions": positions[:, at]}
+        piece, state = subject.append(x[:, at], of_piece, state, **given)
         found.append(piece)
         if end == 3:
-            state = subject.cut_back(state, x[:, :2], None if mask is None else mask[:, :2])
+            of_piece = None if mask is None else mask[:, :2]
+            state = subject.cut_back(state, x[:, :2], of_piece)
     return np.concatenate(found, axis=1)
 
 
