@@ -103,8 +103,8 @@ def continuous(w, q, k, i, j, h):
 
 def decomposed(w, q, k, i, j, h):
     """Tables of three differences of rows, and of five of columns; nothing for the prefix."""
-    away = np.clip(np.subtract(cells(i), cells(j)), [-1, -2], [1, 2]) + [1, 2]
-    tables = w[0][away[0]] + w[1][away[1]]
+    down, right = np.clip(np.subtract(cells(i), cells(j)), [-1, -2], [1, 2])
+    tables = w[0][down + 1] + w[1][right + 2]
     return q @ k + K**0.5 * q @ tables * (0 not in (i, j))
 
 
