@@ -44,10 +44,6 @@ class Alignment(saving.ConfigurableLayer, saved=False):
     # Whether training draws uniform random numbers, one for each head and key.
     random = False
 
-    def __init__(self, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or scores.full_precision()
-        super().__init__(**kwargs)
-
     def check(self, attention: keras.layers.Layer) -> None:
         """Raises if it does not work with this attention layer."""
 
