@@ -112,8 +112,7 @@ def run(spec, query, key, value, kernel="auto"):
     chosen, _ = choose(spec, query, key, value, kernel)
     if _state.found is not None:
         _state.found.append("{}: {}".format(*explain(spec, query, key, value, kernel)))
-    if backend.records_lengths:
-        backend.warn_of_recorded_length(key.shape[1])
+    backend.warn_of_recorded_length(key.shape[1])
     by = keras.distribution.distribution() and sequence_parallel.current()
     if by is None or not by.exchanges_heads(query, key):
         return chosen.module.run(spec, query, key, value)
