@@ -397,13 +397,12 @@ def _linear(function, transpose, kept, given, like):
     `given` is a tuple of arrays, and `like` is a tuple of arrays as those of the result.
     """
     flat, structure = jax.tree.flatten(kept)
+    count = len(flat)
 
     def of_flat(function):
         def apply(*arrays):
-            flat, rest = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
-            return tuple(function(jax.tree.unflatten(structure, flat), rest))
+            return tuple(function(jax.tree.unflatten(structure, arrays[:count]), arrays[count:]))
 
-        count = len(given) if function is not transpose else len(like)
         return apply
 
     return tuple(
@@ -412,7 +411,7 @@ def _linear(function, transpose, kept, given, like):
             *given,
             function=of_flat(function),
             transpose=of_flat(transpose),
-            count=len(flat),
+            count=count,
             avals=tuple(jax.typeof(array) for array in like),
         )
     )
