@@ -40,9 +40,8 @@ class Tiling:
     def __init__(self, spec, strategy, plan, sizes):
         self.spec, self.strategy, self.plan = spec, strategy, plan
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
-        queries, keys = sizes.queries, sizes.keys
         self.masks_keys_apart = strategies.masks_apart(strategy, spec)
-        self.pads_keys = not multiple(keys, plan.keys)
+        self.pads_keys = not multiple(self.keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
         at = spec.positions
@@ -50,8 +49,8 @@ class Tiling:
         # All arrays but those that have a gradient; see `custom_vjp`.
         self.constants = {
             "positions": (
-                self._pad(at.query, -1, queries, plan.queries),
-                self._pad(at.key, -1, keys, plan.keys),
+                self._pad(at.query, -1, self.queries, plan.queries),
+                self._pad(at.key, -1, self.keys, plan.keys),
             ),
             "offset": at.offset if at.consecutive and not at.counted else None,
             "whole": mapped({**spec.constants, "masks": whole}, self.fit),
