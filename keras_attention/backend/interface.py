@@ -282,6 +282,8 @@ class Backend(typing.Protocol):
         The gradient keeps `arrays`, the result and what the gradient of `true_fn` needs besides,
         and computes `false_fn` again. The gradient of `cond` would keep what either branch needs.
         """
+        functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
+        return self.cond(condition, *functions)
 
     def vjp(self, function, arrays):
         """`function(*arrays)`, and a function from its gradient to the gradients of `arrays`."""

@@ -316,10 +316,6 @@ class Torch(Backend):
             return both[0](*arrays)[0]
         return _Custom.apply(*both, *arrays)
 
-    def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
-        functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
-        return self.cond(condition, *functions)
-
     def vjp(self, function, arrays):
         with torch.enable_grad():
             arrays = [array.detach().requires_grad_() for array in arrays]
