@@ -145,7 +145,8 @@ def _reason_by_mask(spec, query, key, value):
     if len(spec.biases) == len(pairs) == 1:
         pairs = []  # It exists, and is passed as it is.
     batch, queries, heads, _ = query.shape
-    rows = 1 if spec.positions.shared else batch
+    # All rows may have the same positions.
+    rows = 1 if len(spec.positions.query.shape) == len(spec.positions.key.shape) == 1 else batch
     if spec.pattern is not None:
         pairs.append((rows, 1, queries, key.shape[1]))
     if spec.position_biases:
