@@ -254,11 +254,8 @@ class Backend(typing.Protocol):
         batch, heads, queries, _ = ops.shape(weights)
         rows = batch * heads * queries
         first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
-        summed = ops.segment_sum(
-            ops.reshape(weights, (-1,)),
-            ops.reshape(buckets + count * first, (-1,)),
-            num_segments=rows * count,
-        )
+        flat, at = (ops.reshape(x, (-1,)) for x in (weights, buckets + count * first))
+        summed = ops.segment_sum(flat, at, num_segments=rows * count)
         return ops.reshape(summed, (batch, heads, queries, count))
 
     def take_last(self, array: Tensor, index: Tensor) -> Tensor:

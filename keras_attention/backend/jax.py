@@ -102,9 +102,8 @@ class JAX(Backend):
         # A known predicate needs no two compiled branches.
         if isinstance(condition, jax.core.Tracer):
             found = [jax.eval_shape(f) for f in (true_fn, false_fn)] if _mapped() else []
-            return lax.cond(
-                condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
-            )
+            functions = (lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
+            return lax.cond(condition, *functions)
         return true_fn() if condition else false_fn()
 
     def while_loop(self, cond, body, carry, constants=(), by_steps=False):
@@ -405,16 +404,9 @@ def _linear(function, transpose, kept, given, like):
 
         return apply
 
-    return tuple(
-        _LINEAR.bind(
-            *flat,
-            *given,
-            function=of_flat(function),
-            transpose=of_flat(transpose),
-            count=count,
-            avals=tuple(jax.typeof(array) for array in like),
-        )
-    )
+    both = {"function": of_flat(function), "transpose": of_flat(transpose)}
+    avals = tuple(map(jax.typeof, like))
+    return tuple(_LINEAR.bind(*flat, *given, **both, count=count, avals=avals))
 
 
 @_LINEAR.def_impl

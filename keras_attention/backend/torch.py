@@ -502,10 +502,8 @@ def _plain_gradients(forward, arrays, upstream):
         asked = [array for array in arrays if array.requires_grad]
         pairs = zip(forward(*arrays)[0], upstream, strict=True)
         outputs, upstream = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
-        found = torch.autograd.grad(
-            outputs, asked, upstream, create_graph=True, materialize_grads=True
-        )
-    found = iter(found)
+        options = {"create_graph": True, "materialize_grads": True}
+        found = iter(torch.autograd.grad(outputs, asked, upstream, **options))
     return [next(found) if array.requires_grad else None for array in arrays]
 
 
