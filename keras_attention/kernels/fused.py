@@ -294,12 +294,8 @@ def _by_lengths(spec, query, key, value):
         after = at - first[:, None]
         inside = ops.logical_and(after >= 0, after < lengths[:, None])
         last = ops.all(ops.equal(real > 0, at < lengths[:, None]))
-        constants = {
-            "lengths": lengths,
-            "first": first,
-            "together": ops.all(ops.equal(real > 0, inside)),
-            "masks": given,
-        }
+        together = ops.all(ops.equal(real > 0, inside))
+        constants = {"lengths": lengths, "first": first, "together": together, "masks": given}
         return backend.cond_vjp(last, as_given, not_last, (query, key, value), constants)
 
     output = on_device(by_one, real, lengths, *spec.masks)

@@ -108,10 +108,7 @@ class Tiling:
         """(B, T, H, K) of rows."""
         plan, features = self.plan, rows.shape[-1]
         # Sizes that are known, not those of `rows`: ONNX's converter gets them wrong after a loop.
-        sizes = (
-            *(plan.batches, plan.groupings, plan.query_blocks),
-            *(plan.batch, plan.heads, plan.queries, features),
-        )
+        sizes = *plan.counts[:3], plan.batch, plan.heads, plan.queries, features
         rows = _transpose(ops.reshape(rows, sizes), "CMXbhtK", "CbXtMhK")
         length = plan.query_blocks * plan.queries
         rows = ops.reshape(rows, (self.batch, length, plan.groupings * plan.heads, features))
