@@ -78,9 +78,8 @@ class Retention(GatedStateAttention):
                 )
             decays = [float(x) for x in decays]
         self.decays = decays
-        self._log_decays = [
-            math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
-        ]
+        found = [1 - 2.0 ** (-5 - h) for h in range(heads)] if decays is None else decays
+        self._log_decays = [math.log(decay) for decay in found]
 
     def prepared(self, query, key, value):
         decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
