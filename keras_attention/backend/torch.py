@@ -360,14 +360,10 @@ class Torch(Backend):
             # On a GPU, PyTorch groups heads in half precision without a mask alone.
             key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
             groups = heads
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        grouped = bool(groups != heads)
         found = torch.nn.functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=bool(groups != heads),
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
         )
         return found.transpose(1, 2)
 
