@@ -199,7 +199,6 @@ class AdaptiveEntmax(saving.ConfigurableLayer, Normalization):
     # Layers are equal only to themselves.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
-    __repr__ = keras.Layer.__repr__
 
     def __init__(self, alpha: float = 1.5, **kwargs: Any):
         super().__init__(**kwargs)

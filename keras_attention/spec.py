@@ -120,11 +120,6 @@ class Positions:
         """Whether they are consecutive from an integer, so that all distances are known."""
         return self.consecutive and isinstance(self.offset, int)
 
-    @property
-    def shared(self):
-        """Whether all rows have the same positions."""
-        return len(self.query.shape) == 1 and len(self.key.shape) == 1
-
 
 @dataclasses.dataclass(frozen=True)
 class PositionBias:

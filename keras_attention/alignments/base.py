@@ -44,10 +44,6 @@ class Alignment(saving.ConfigurableLayer, saved=False):
     # Whether training draws uniform random numbers, one for each head and key.
     random = False
 
-    def __init__(self, **kwargs: Any):
-        kwargs["dtype"] = kwargs.get("dtype") or scores.full_precision()
-        super().__init__(**kwargs)
-
     def check(self, attention: keras.layers.Layer) -> None:
         """Raises if it does not work with this attention layer."""
 
@@ -199,10 +195,8 @@ class LocationSensitive(OfAdditive):
         batch, heads, length = ops.shape(states[0])
         history = ops.reshape(ops.stack(states, axis=-1), (batch * heads, length, self.num_states))
         # PyTorch's products promote nothing.
-        convolution, kernel = (
-            ops.cast(ops.convert_to_tensor(weight), history.dtype)
-            for weight in (self.convolution, self.kernel)
-        )
+        weights = self.convolution, self.kernel
+        convolution, kernel = (ops.cast(weight, history.dtype) for weight in weights)
         if backend.known_size(states[0].shape[2]) == 0:
             # PyTorch has no convolution of nothing.
             features = ops.einsum("bsn,nf->bsf", history, convolution[0])

@@ -63,11 +63,8 @@ class Backend(typing.Protocol):
     def instead_of(self, array: Any) -> str | None:
         """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
-    # Whether a length that is unknown may be recorded as 1, where ONNX is written.
-    records_lengths: bool = False
-
     def warn_of_recorded_length(self, length: Size) -> None:
-        """Warns if a length is recorded as 1, with `records_lengths`."""
+        """Warns if a length that is unknown is recorded as 1, where PyTorch writes ONNX."""
         return None
 
     def may_share_arrays(self) -> bool:
@@ -257,11 +254,8 @@ class Backend(typing.Protocol):
         batch, heads, queries, _ = ops.shape(weights)
         rows = batch * heads * queries
         first = ops.reshape(ops.arange(rows, dtype="int32"), (batch, heads, queries, 1))
-        summed = ops.segment_sum(
-            ops.reshape(weights, (-1,)),
-            ops.reshape(buckets + count * first, (-1,)),
-            num_segments=rows * count,
-        )
+        flat, at = (ops.reshape(x, (-1,)) for x in (weights, buckets + count * first))
+        summed = ops.segment_sum(flat, at, num_segments=rows * count)
         return ops.reshape(summed, (batch, heads, queries, count))
 
     def take_last(self, array: Tensor, index: Tensor) -> Tensor:
@@ -285,6 +279,8 @@ class Backend(typing.Protocol):
         The gradient keeps `arrays`, the result and what the gradient of `true_fn` needs besides,
         and computes `false_fn` again. The gradient of `cond` would keep what either branch needs.
         """
+        functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
+        return self.cond(condition, *functions)
 
     def vjp(self, function, arrays):
         """`function(*arrays)`, and a function from its gradient to the gradients of `arrays`."""

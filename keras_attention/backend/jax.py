@@ -102,9 +102,8 @@ class JAX(Backend):
         # A known predicate needs no two compiled branches.
         if isinstance(condition, jax.core.Tracer):
             found = [jax.eval_shape(f) for f in (true_fn, false_fn)] if _mapped() else []
-            return lax.cond(
-                condition, *(lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
-            )
+            functions = (lambda f=f: _like(f(), *found) for f in (true_fn, false_fn))
+            return lax.cond(condition, *functions)
         return true_fn() if condition else false_fn()
 
     def while_loop(self, cond, body, carry, constants=(), by_steps=False):
@@ -397,25 +396,17 @@ def _linear(function, transpose, kept, given, like):
     `given` is a tuple of arrays, and `like` is a tuple of arrays as those of the result.
     """
     flat, structure = jax.tree.flatten(kept)
+    count = len(flat)
 
     def of_flat(function):
         def apply(*arrays):
-            flat, rest = arrays[: len(arrays) - count], arrays[len(arrays) - count :]
-            return tuple(function(jax.tree.unflatten(structure, flat), rest))
+            return tuple(function(jax.tree.unflatten(structure, arrays[:count]), arrays[count:]))
 
-        count = len(given) if function is not transpose else len(like)
         return apply
 
-    return tuple(
-        _LINEAR.bind(
-            *flat,
-            *given,
-            function=of_flat(function),
-            transpose=of_flat(transpose),
-            count=len(flat),
-            avals=tuple(jax.typeof(array) for array in like),
-        )
-    )
+    both = {"function": of_flat(function), "transpose": of_flat(transpose)}
+    avals = tuple(map(jax.typeof, like))
+    return tuple(_LINEAR.bind(*flat, *given, **both, count=count, avals=avals))
 
 
 @_LINEAR.def_impl

@@ -61,12 +61,8 @@ class TensorFlow(Backend):
             return i + 1, tf.nest.map_structure(_like, body(i, carry), carry)
 
         # One step at a time: otherwise a graph runs several at once, and stores a block of each.
-        return tf.while_loop(
-            lambda i, _: i < stop,
-            step,
-            (tf.convert_to_tensor(start, "int32"), carry),
-            parallel_iterations=1,
-        )[1]
+        first = tf.convert_to_tensor(start, "int32"), carry
+        return tf.while_loop(lambda i, _: i < stop, step, first, parallel_iterations=1)[1]
 
     def cond(self, condition, true_fn, false_fn):
         return tf.cond(condition, true_fn, false_fn)

@@ -54,8 +54,6 @@ class Torch(Backend):
             return "Pass a sparse tensor as `x.to_dense()`"
         return None
 
-    records_lengths = True
-
     def warn_of_recorded_length(self, length):
         if _writing_onnx() and int(length) == 1:
             warnings.warn(
@@ -318,10 +316,6 @@ class Torch(Backend):
             return both[0](*arrays)[0]
         return _Custom.apply(*both, *arrays)
 
-    def cond_vjp(self, condition, true_fn, false_fn, arrays, constants=()):
-        functions = (lambda f=f: f(constants, *arrays) for f in (true_fn, false_fn))
-        return self.cond(condition, *functions)
-
     def vjp(self, function, arrays):
         with torch.enable_grad():
             arrays = [array.detach().requires_grad_() for array in arrays]
@@ -366,14 +360,10 @@ class Torch(Backend):
             # On a GPU, PyTorch groups heads in half precision without a mask alone.
             key, value = (x.repeat_interleave(heads // groups, 2) for x in (key, value))
             groups = heads
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        grouped = bool(groups != heads)
         found = torch.nn.functional.scaled_dot_product_attention(
-            query.transpose(1, 2),
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            attn_mask=mask,
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=bool(groups != heads),
+            query, key, value, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
         )
         return found.transpose(1, 2)
 
@@ -508,10 +498,8 @@ def _plain_gradients(forward, arrays, upstream):
         asked = [array for array in arrays if array.requires_grad]
         pairs = zip(forward(*arrays)[0], upstream, strict=True)
         outputs, upstream = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
-        found = torch.autograd.grad(
-            outputs, asked, upstream, create_graph=True, materialize_grads=True
-        )
-    found = iter(found)
+        options = {"create_graph": True, "materialize_grads": True}
+        found = iter(torch.autograd.grad(outputs, asked, upstream, **options))
     return [next(found) if array.requires_grad else None for array in arrays]
 
 

@@ -38,13 +38,9 @@ FORMER = {
 }
 
 
-def _open(former, path):
-    module = importlib.import_module(f"keras_attention.{path}")
-    parent, name = f"keras_attention.{former}".rsplit(".", 1)
-    sys.modules[f"{parent}.{name}"] = module
-    setattr(sys.modules[parent], name, module)
-
-
 for _path, _names in FORMER.items():
+    _module = importlib.import_module(f"keras_attention.{_path}")
     for _former in _names.split():
-        _open(_former, _path)
+        _parent, _name = f"keras_attention.{_former}".rsplit(".", 1)
+        sys.modules[f"{_parent}.{_name}"] = _module
+        setattr(sys.modules[_parent], _name, _module)

@@ -129,7 +129,6 @@ def attend(spec, query, key, value, needs_lse):
         both = kind(tiles.with_constants(constants), inputs, wide, narrow, needs_lse, scale)
         return both.forward, both.backward
 
-    output, lse = backend.custom_vjp(
-        make, keras.tree.flatten(inputs), tiles.constants, saves=plan.single
-    )
+    arrays = keras.tree.flatten(inputs)
+    output, lse = backend.custom_vjp(make, arrays, tiles.constants, saves=plan.single)
     return tiles.from_rows(output), ops.transpose(tiles.from_rows(lse)[..., 0], (0, 2, 1))

@@ -145,7 +145,8 @@ def _reason_by_mask(spec, query, key, value):
     if len(spec.biases) == len(pairs) == 1:
         pairs = []  # It exists, and is passed as it is.
     batch, queries, heads, _ = query.shape
-    rows = 1 if spec.positions.shared else batch
+    # All rows may have the same positions.
+    rows = 1 if len(spec.positions.query.shape) == len(spec.positions.key.shape) == 1 else batch
     if spec.pattern is not None:
         pairs.append((rows, 1, queries, key.shape[1]))
     if spec.position_biases:
@@ -293,12 +294,8 @@ def _by_lengths(spec, query, key, value):
         after = at - first[:, None]
         inside = ops.logical_and(after >= 0, after < lengths[:, None])
         last = ops.all(ops.equal(real > 0, at < lengths[:, None]))
-        constants = {
-            "lengths": lengths,
-            "first": first,
-            "together": ops.all(ops.equal(real > 0, inside)),
-            "masks": given,
-        }
+        together = ops.all(ops.equal(real > 0, inside))
+        constants = {"lengths": lengths, "first": first, "together": together, "masks": given}
         return backend.cond_vjp(last, as_given, not_last, (query, key, value), constants)
 
     output = on_device(by_one, real, lengths, *spec.masks)

@@ -153,10 +153,6 @@ class Attention(BaseAttention):
         self.logit_soft_cap = shapes.check_optional_positive("logit_soft_cap", logit_soft_cap)
         self.use_sink = shapes.check_flag("use_sink", use_sink)
         self.scores_regularizer = regularizers.get(scores_regularizer)
-        self._check_slots()
-
-    def _check_slots(self):
-        """Raises if two slots cannot be used together."""
         if self.position is not None:
             self.position.check_score(self.score)
         if self.use_sink and not self.normalization.takes_sink:

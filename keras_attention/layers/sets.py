@@ -127,14 +127,12 @@ class InducedSetAttentionBlock(saving.ConfigurableLayer):
         given = locals()
         options: dict[str, Any] = {name: given[name] for name in names}
         options |= {"cross_attention": True, "self_attention": False, "dtype": self.dtype_policy}
-        self._to_points, self._to_elements = (
-            TransformerBlock(
-                **options,
-                name=name,
-                kernel_initializer=saving.clone_initializer(kernel_initializer),
-            )
-            for name in ("to_points", "to_elements")
-        )
+
+        def block(name):
+            start = saving.clone_initializer(kernel_initializer)
+            return TransformerBlock(**options, name=name, kernel_initializer=start)
+
+        self._to_points, self._to_elements = map(block, ("to_points", "to_elements"))
         self._keep_of(self._to_points, *names, "kernel_initializer")
 
     def build(self, x_shape, mask_shape=None):

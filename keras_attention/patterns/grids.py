@@ -56,8 +56,9 @@ class _Grid(Pattern, saved=False):
     def span(self) -> Span:
         if self.prefix:
             return Span()
-        axes = zip(self.size, self.dilation, self._cells.strides, strict=True)
-        most = sum((n - 1) * rate * step for n, rate, step in axes)
+        most = 0
+        for along, n, rate in zip(self.grid, self.size, self.dilation, strict=True):
+            most = most * along + (n - 1) * rate
         return Span(most, most)
 
 

@@ -168,9 +168,7 @@ class Position(saving.ConfigurableLayer, saved=False):
             )
 
     def bias_between(self, num_heads, dtype="float32"):
-        """`bias` as a `PositionBias` for scores of a dtype, or None."""
-        if "bias" not in self.overrides:
-            return None
+        """`bias` as a `PositionBias` for scores of a dtype."""
         variables = self.variables
 
         def function(i, j, *values):

@@ -231,15 +231,13 @@ class _GridBias(Position, saved=False):
     """A bias for each offset on `grid`: a row of a table, and three for pairs with a prefix."""
 
     counts = False
+    on_grid: Grid
 
     def __init__(self, grid, size, prefix, **kwargs):
         super().__init__(**kwargs)
-        self.grid, self.prefix = Grid.of(grid, prefix)
+        self.on_grid = Grid.of(grid, prefix)
+        self.grid, self.prefix = self.on_grid
         self.size = shapes.check_axes("size", self.grid if size is None else size, self.grid)
-
-    @property
-    def on_grid(self):  # type: ignore[override]
-        return Grid(self.grid, self.prefix)
 
     def _offsets(self):
         return math.prod([2 * n - 1 for n in self.size])

@@ -101,15 +101,12 @@ class Shaw(Position):
     def into_spec(self, spec, query, key, key_mask=None, projected=()):
         if self.per_head:
             check_shared(self, self._of_keys.shape[0], num_heads=query.shape[2])
-        tables = self._of_keys, self._of_values
-        keys, values = (None if table is None else ops.convert_to_tensor(table) for table in tables)
+        named = {"relative_keys": self._of_keys, "relative_values": self._of_values}
+        tables = {name: ops.convert_to_tensor(x) for name, x in named.items() if x is not None}
         if not isinstance(self.max_distance, int):
             # Kernels read equal sides: the last row of the shorter one again.
-            keys, values = (
-                table if table is None else ops.take(table, self._rows(), axis=1)
-                for table in (keys, values)
-            )
-        return spec.replace(relative_keys=keys, relative_values=values)
+            tables = {name: ops.take(x, self._rows(), axis=1) for name, x in tables.items()}
+        return spec.replace(**tables)
 
 
 def _sides(max_distance):

@@ -56,7 +56,9 @@ class Score(saving.ConfigurableLayer, saved=False):
     needs_length = False
     # What inner products are multiplied by, or None for 1 / √K.
     _factor: float | None = 1.0
-    # (heads, features) of the query and the key that it served first.
+    # Whether it has weights for numbers of heads and features, which layers must then share, and
+    # those (heads, features) of the query and the key that it served first.
+    _has_sizes = False
     _sizes: tuple | None = None
     # Whether it is a class of this package, so that a position knows whether it supports it.
     built_in = False
@@ -125,6 +127,8 @@ class Score(saving.ConfigurableLayer, saved=False):
         self, spec: AttentionSpec, query: Tensor, key: Tensor, key_is_prepared: bool = False
     ) -> tuple[AttentionSpec, Tensor, Tensor]:
         """The `AttentionSpec` with this score, and query and key prepared for the kernel."""
+        if self._has_sizes and not key_is_prepared:
+            self._check_sizes(query, key)
         if "call" in self._overridden:
             return spec.replace(score=self), query, key
         if self.compares_pairs:
@@ -164,7 +168,7 @@ class Learned(Score, saved=False):
     """The base of scores with weights that multiply."""
 
     # Weights allow different numbers of features.
-    unequal_sizes = True
+    unequal_sizes = _has_sizes = True
 
     def __init__(
         self,
@@ -175,11 +179,6 @@ class Learned(Score, saved=False):
     ):
         super().__init__(**kwargs)
         self._keep_options("kernel", kernel_initializer, kernel_regularizer, kernel_constraint)
-
-    def into_spec(self, spec, query, key, key_is_prepared=False):
-        if not key_is_prepared:
-            self._check_sizes(query, key)
-        return super().into_spec(spec, query, key, key_is_prepared)
 
     def add_kernel(self, name, shape):
         """A weight that multiplies, (heads, ...)."""

@@ -76,6 +76,7 @@ class Cosine(Score):
         self.max_scale = shapes.check_optional_positive("max_scale", max_scale)
         check = shapes.check_number if max_scale is None else shapes.check_positive
         self.scale = self._factor = check("scale", scale)
+        self._has_sizes = max_scale is not None
 
     def build(self, query_shape, key_shape):
         super().build(query_shape, key_shape)
@@ -83,11 +84,6 @@ class Cosine(Score):
             start = keras.initializers.Constant(math.log(self.scale))
             self.log_scale = self.add_weight((query_shape[2],), start, name="log_scale")
             self._factor = 1.0
-
-    def into_spec(self, spec, query, key, key_is_prepared=False):
-        if self.max_scale is not None and not key_is_prepared:
-            self._check_sizes(query, key)
-        return super().into_spec(spec, query, key, key_is_prepared)
 
     def prepare_query(self, query: Tensor) -> Tensor:
         if self.max_scale is None:

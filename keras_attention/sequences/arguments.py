@@ -28,9 +28,7 @@ def problem(given: inputs.Given) -> tuple[AttentionSpec, Tensor, Tensor, Tensor]
         if mask.shape[1] == 1 and mask.shape[3] == 1:
             query = masks.clear(query, mask[:, 0, :, 0])
     shapes.check_optional_positive("logit_soft_cap", given.logit_soft_cap)
-    normalization = _slot("normalization", given.normalization)
-    if not normalization.built:
-        _built("normalization", normalization, query.shape, key.shape)
+    normalization = _slot("normalization", given.normalization, query, key)
     if given.return_lse and not normalization.of_kernels:
         raise ValueError(
             "`return_lse` is the logarithm of what a softmax divides by: it needs "

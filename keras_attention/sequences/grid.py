@@ -28,11 +28,6 @@ class Grid(typing.NamedTuple):
     def count(self):
         return self.prefix + math.prod(self.sizes)
 
-    @property
-    def strides(self):
-        """The distance of neighbors along each axis."""
-        return [math.prod(self.sizes[axis + 1 :]) for axis in range(len(self.sizes))]
-
     def coordinates(self, positions):
         """The coordinate of each axis, of positions; the first goes on into the next image."""
         positions, found = positions - self.prefix if self.prefix else positions, []

@@ -133,10 +133,8 @@ class _Ring:
     def forward(self, query, key, value, *own):
         """The output (B, T, H, V) and lse (B, H, T); `own` are the arrays of the spec."""
         batch, length, heads, _ = query.shape
-        nothing = (
-            ops.zeros((batch, length, heads, value.shape[3]), self.wide),
-            ops.full((batch, heads, length), MASKED, dtype=self.wide),
-        )
+        zeros = ops.zeros((batch, length, heads, value.shape[3]), self.wide)
+        nothing = zeros, ops.full((batch, heads, length), MASKED, dtype=self.wide)
 
         def step(n, carry):
             found, moving = carry
@@ -205,10 +203,8 @@ class _Ring:
         """Attention of a chunk of queries over one of keys: a function, and its arrays."""
         q, k, _ = pair
         key, value, (masks, of_keys) = moving
-        spec = self.spec.replace(
-            masks=self.constants["masks"] + masks,
-            segment_ids=None if of_keys is None else (self.constants["segments"], of_keys),
-        )
+        segments = None if of_keys is None else (self.constants["segments"], of_keys)
+        spec = self.spec.replace(masks=self.constants["masks"] + masks, segment_ids=segments)
         spec = spec.rows(q.first, q.size).columns(k.first, k.size)
         spec = spec.replace(positions=self._positions(q, k))
         if spec.dropout:

@@ -44,9 +44,8 @@ def read(query, state):
     batch, length, heads, size = backend.shape(query)
     groups, width = state.shape[1], state.shape[3]
     grouped = ops.reshape(query, (batch, length, groups, heads // groups, size))
-    return ops.reshape(
-        ops.einsum("btgrk,bgkv->btgrv", grouped, state), (batch, length, heads, width)
-    )
+    found = ops.einsum("btgrk,bgkv->btgrv", grouped, state)
+    return ops.reshape(found, (batch, length, heads, width))
 
 
 def run(query, key, value, log_decay=None, state=None, chunk=None):
@@ -148,10 +147,8 @@ def logarithms(query, key):
         array = ops.reshape(array, (*backend.shape(array)[:-1], pieces, GROUP))
         groups.append(ops.moveaxis(array, -2, 0))
     largest, of_keys = map(_largest, groups)
-    products = backend.matmul(
-        *(ops.exp(x - y) for x, y in zip(groups, (largest, of_keys), strict=True)),
-        transpose_second=True,
-    )
+    features = (ops.exp(x - y) for x, y in zip(groups, (largest, of_keys), strict=True))
+    products = backend.matmul(*features, transpose_second=True)
     least = ops.cast(math.exp(SMALLEST_PAIR), products.dtype)
     found = ops.log(backend.maximum(products, least)) + largest + ops.swapaxes(of_keys, -1, -2)
     highest = _largest(found, axis=0)

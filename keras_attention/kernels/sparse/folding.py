@@ -112,10 +112,8 @@ class Fold:
         if self.apart:
             output = ops.reshape(output, (self.batch, self.count, size, heads, features))
             output = ops.transpose(output, (0, 2, 1, 3, 4))
-        return (
-            ops.reshape(output, (self.batch, length, heads, features)),
-            ops.reshape(lse, (self.batch, heads, length)),
-        )
+        output = ops.reshape(output, (self.batch, length, heads, features))
+        return output, ops.reshape(lse, (self.batch, heads, length))
 
 
 class Take:

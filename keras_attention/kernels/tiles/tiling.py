@@ -40,9 +40,8 @@ class Tiling:
     def __init__(self, spec, strategy, plan, sizes):
         self.spec, self.strategy, self.plan = spec, strategy, plan
         self.batch, self.queries, self.keys = sizes.batch, sizes.queries, sizes.keys
-        queries, keys = sizes.queries, sizes.keys
         self.masks_keys_apart = strategies.masks_apart(strategy, spec)
-        self.pads_keys = not multiple(keys, plan.keys)
+        self.pads_keys = not multiple(self.keys, plan.keys)
         # Whether a row of scores may have masked ones.
         self.restricted = spec.restricted or self.pads_keys
         at = spec.positions
@@ -50,8 +49,8 @@ class Tiling:
         # All arrays but those that have a gradient; see `custom_vjp`.
         self.constants = {
             "positions": (
-                self._pad(at.query, -1, queries, plan.queries),
-                self._pad(at.key, -1, keys, plan.keys),
+                self._pad(at.query, -1, self.queries, plan.queries),
+                self._pad(at.key, -1, self.keys, plan.keys),
             ),
             "offset": at.offset if at.consecutive and not at.counted else None,
             "whole": mapped({**spec.constants, "masks": whole}, self.fit),
@@ -109,10 +108,7 @@ class Tiling:
         """(B, T, H, K) of rows."""
         plan, features = self.plan, rows.shape[-1]
         # Sizes that are known, not those of `rows`: ONNX's converter gets them wrong after a loop.
-        sizes = (
-            *(plan.batches, plan.groupings, plan.query_blocks),
-            *(plan.batch, plan.heads, plan.queries, features),
-        )
+        sizes = *plan.counts[:3], plan.batch, plan.heads, plan.queries, features
         rows = _transpose(ops.reshape(rows, sizes), "CMXbhtK", "CbXtMhK")
         length = plan.query_blocks * plan.queries
         rows = ops.reshape(rows, (self.batch, length, plan.groupings * plan.heads, features))

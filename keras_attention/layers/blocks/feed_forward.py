@@ -88,12 +88,8 @@ class FeedForward(saving.ConfigurableLayer):
         if self.gated:
             self._gate_dense = made("gate", size, x_shape, activation=second)
         self._intermediate_dense = made("intermediate", size, x_shape, activation=first)
-        self._output_dense = made(
-            "output",
-            self.output_dim or x_shape[-1],
-            (*x_shape[:-1], size),
-            dtype=shapes.wide_policy(self, self.wide_output),
-        )
+        dim, policy = self.output_dim or x_shape[-1], shapes.wide_policy(self, self.wide_output)
+        self._output_dense = made("output", dim, (*x_shape[:-1], size), dtype=policy)
         self._dropout_layer = Dropout(self.dropout, seed=self.seed, dtype=self.dtype_policy)
 
     gate_dense = parts.part("_gate_dense", "The projection of the gate, if `gated`.")
@@ -106,9 +102,8 @@ class FeedForward(saving.ConfigurableLayer):
             hidden = projections.gated(self, self._intermediate_dense, self._gate_dense, x)
         else:
             hidden = projections.apply(self, self._intermediate_dense, x)
-        return projections.apply(
-            self, self._output_dense, self._dropout_layer.drop(hidden, training)
-        )
+        hidden = self._dropout_layer.drop(hidden, training)
+        return projections.apply(self, self._output_dense, hidden)
 
     compute_mask = masks.passed_on
 

@@ -88,9 +88,7 @@ class PositionEmbedding(saving.ConfigurableLayer, saved=False):
         if word is not None:
             positions = None
         if word == "tokens" and self.counts:
-            if segment_ids is not None:
-                segment_ids = inputs.integers("segment_ids", "x", segment_ids, x)
-            found = sequence.ranks(mask, segment_ids)
+            found = sequence.ranks(mask, inputs.integers("segment_ids", "x", segment_ids, x))
             _check_given(x, start_index, None)
             positions = found if found is None else _from(start_index, found)
         self._check_given(x, start_index, positions)

@@ -3,8 +3,7 @@
 The axes attended over become one axis of positions, in row-major order; the others join the batch.
 """
 
-import functools
-import operator
+import math
 
 from keras import ops
 
@@ -64,7 +63,7 @@ class Axes:
     def _rows(self, shape):
         """The sizes (B · free, T) to which those of inputs (B, …) are folded."""
         sizes, lead = [shape[axis] for axis in self._order], 1 + len(self.free)
-        return _product(sizes[:lead]), _product(sizes[lead:])
+        return math.prod(sizes[:lead]), math.prod(sizes[lead:])
 
     def unfold(self, heads, like):
         """(B · free, T, H, K) to (B, …, H, K), with the axes of the input `like` (B, …, D)."""
@@ -110,7 +109,7 @@ class Axes:
             mask = ops.expand_dims(mask, -2 * count - 1)
         whole = self.scores_shape(mask.shape[lead], ops.shape(query), ops.shape(value))
         sizes = whole[:lead], whole[lead : lead + 1], whole[-2 * count : -count], whole[-count:]
-        return ops.reshape(ops.broadcast_to(mask, whole), tuple(map(_product, sizes)))
+        return ops.reshape(ops.broadcast_to(mask, whole), tuple(map(math.prod, sizes)))
 
     def check_mask(self, name, mask, num_heads, query, value):
         """Raises unless an attention mask or a bias is one that `fold_mask` takes."""
@@ -129,8 +128,3 @@ class Axes:
                     f"`{name}` must broadcast to {expected}, with the axes that are attended over. "
                     f"Received: {name}.shape={shape}"
                 )
-
-
-def _product(sizes):
-    """The product of sizes, one of which may be a tensor, known only at run time."""
-    return functools.reduce(operator.mul, sizes)

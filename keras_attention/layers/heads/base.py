@@ -178,10 +178,16 @@ class Heads:
 
     def check_positions(self, name, shape):
         """Raises unless inputs of a shape have the one axis of positions that `name` numbers."""
+        if self._axes_of(shape) is not None:
+            raise ValueError(
+                f"`{name}` needs inputs (batch, positions, features), attended over their one axis "
+                f"of positions. Received: query.shape={tuple(shape)}, "
+                f"attention_axes={self.layer.attention_axes}"
+            )
 
     def scores(self, weights, query, value):
         """Weights (B, H, T, S) as the layer returns them."""
-        return weights
+        return weights if self.axes is None else self.axes.unfold_scores(weights, query, value)
 
     def of_attentions(self, array):
         """An array of heads (B, H or 1, T, S), or None, for each attention of a head."""
@@ -398,15 +404,3 @@ class EinsumHeads(DenseHeads):
         for _ in range(len(output.shape) - len(has_keys.shape)):
             has_keys = ops.expand_dims(has_keys, -1)
         return ops.where(has_keys, output, ops.zeros_like(output))
-
-    def check_positions(self, name, shape):
-        if self._axes_of(shape) is not None:
-            raise ValueError(
-                f"`{name}` needs inputs (batch, positions, features), attended over their one axis "
-                f"of positions. Received: query.shape={tuple(shape)}, "
-                f"attention_axes={self.layer.attention_axes}"
-            )
-
-    def scores(self, weights, query, value):
-        axes = self.axes
-        return weights if axes is None else axes.unfold_scores(weights, query, value)

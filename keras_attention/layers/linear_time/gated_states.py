@@ -78,9 +78,8 @@ class Retention(GatedStateAttention):
                 )
             decays = [float(x) for x in decays]
         self.decays = decays
-        self._log_decays = [
-            math.log(1 - 2.0 ** (-5 - h) if decays is None else decays[h]) for h in range(heads)
-        ]
+        found = [1 - 2.0 ** (-5 - h) for h in range(heads)] if decays is None else decays
+        self._log_decays = [math.log(decay) for decay in found]
 
     def prepared(self, query, key, value):
         decay = ops.convert_to_tensor(self._log_decays, query.dtype)[None, None, :, None]
@@ -128,9 +127,7 @@ class GatedLinearAttention(GatedStateAttention):
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
-        self.conv_kernel_size = shapes.check_count(
-            "conv_kernel_size", conv_kernel_size, 2, optional=True
-        )
+        self.conv_kernel_size = shapes.check_optional_count("conv_kernel_size", conv_kernel_size, 2)
         self.decay_rank = shapes.check_optional_count("decay_rank", decay_rank)
         self.decay_temperature = shapes.check_positive("decay_temperature", decay_temperature)
         self.gates, self.gate_ranks = {"decay": self.key_dim}, {"decay": self.decay_rank}
@@ -196,9 +193,7 @@ class GatedDeltaNet(GatedStateAttention):
         **kwargs: Unpack[StateOptions],
     ):
         super().__init__(num_heads, key_dim, value_dim, use_gate, head_norm, **kwargs)
-        self.conv_kernel_size = shapes.check_count(
-            "conv_kernel_size", conv_kernel_size, 2, optional=True
-        )
+        self.conv_kernel_size = shapes.check_optional_count("conv_kernel_size", conv_kernel_size, 2)
         self.num_key_heads = shapes.check_optional_count("num_key_heads", num_key_heads)
         if num_key_heads is not None and (num_heads % num_key_heads or self.num_key_value_heads):
             raise ValueError(
@@ -222,7 +217,8 @@ class GatedDeltaNet(GatedStateAttention):
         if self.use_decay:
             self.gates["decay"] = self.key_dim if self.use_decay == "features" else 1
 
-    def build_decay(self):
+    def _build_slots(self, query_heads, key_heads):
+        super()._build_slots(query_heads, key_heads)
         if self.use_decay:
             # A from 1 to 16, and decays of A = 1 from exp(−0.001) to exp(−0.1), as the authors'.
             heads, biases = (self.heads.key_value_heads,), _spread(0.001, 0.1, softplus=True)

@@ -230,10 +230,6 @@ class GatedStateAttention(StateAttention, saved=False):
         self.head_norm_layer = norms.make(*given, center=False)
         if self._norms_full_precision:
             self.head_norm_layer.autocast = False
-        self.build_decay()
-
-    def build_decay(self):
-        """Makes the weights of the decay other than its projection."""
 
     def recurrence(self, *heads: Any, **given: Any) -> Any:
         query, key, value, decay = heads

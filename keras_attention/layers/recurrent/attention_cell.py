@@ -480,11 +480,8 @@ class AttentionCell(keras_private.DropoutRNNCell, saving.ConfigurableLayer):
             output, time = ops.zeros((batch, size), self.compute_dtype), ops.zeros((batch, 1))
             states = [output, *states, *first, time]
         for given, expected in zip(self._apart(states)[2], first, strict=True):
-            shapes.check_same(
-                "Lengths of states of the alignment (heads times tokens of the memory)",
-                memory=expected.shape[-1],
-                states=given.shape[-1],
-            )
+            what = "Lengths of states of the alignment (heads times tokens of the memory)"
+            shapes.check_same(what, memory=expected.shape[-1], states=given.shape[-1])
         dtypes = [*self.state_dtypes()[:-1], "int32"]
         output, *states, time = map(ops.cast, [*states[:-1], ops.round(states[-1])], dtypes)
         if self.return_attention_scores and isinstance(size, int) and output.shape[-1] != size:

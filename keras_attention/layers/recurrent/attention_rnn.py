@@ -158,10 +158,8 @@ class AttentionRNN(saving.ConfigurableLayer, keras.layers.RNN):
             self._add_loss(regularizer, outputs, start, mask, constants[2])
         [(before, *states)] = states
         states = list(map(ops.cast, [before[:, :features], *states], cell.state_dtypes()))
-        output, scores = (
-            ops.cast(outputs if self.return_sequences else last, self.compute_dtype),
-            [],
-        )
+        output, scores = outputs if self.return_sequences else last, []
+        output = ops.cast(output, self.compute_dtype)
         if with_scores:
             output, *scores = cell.separated(output)
             scores = scores if cell.return_attention_scores else []

@@ -187,10 +187,6 @@ class PointerGenerator(saving.ConfigurableLayer):
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
 
-    @property
-    def _output_dtype(self):
-        return shapes.full_precision(self.compute_dtype)
-
     def build(self, x_shape, *shapes):
         self._dense = projections.dense(self, "gate", 1, x_shape, use_bias=True)
 
@@ -206,8 +202,8 @@ class PointerGenerator(saving.ConfigurableLayer):
         # The gradient of the kernel sums over all rows.
         of_x = masks.implicit(x)
         gate = projections.apply(self, self._dense, masks.clear(x, of_x))
-        given = gate, attention_scores, logits
-        gate, weights, logits = (ops.cast(array, self._output_dtype) for array in given)
+        given, wide = (gate, attention_scores, logits), shapes.full_precision(self.compute_dtype)
+        gate, weights, logits = (ops.cast(array, wide) for array in given)
         mask = masks.both(source_ids >= 0, mask)
         if len(weights.shape) == 4:
             # The mean over the heads that have any weight.
@@ -273,7 +269,8 @@ class PointerGenerator(saving.ConfigurableLayer):
     def compute_output_spec(self, *args, **kwargs):
         given = inputs.arguments(self.call, *args, **kwargs)
         self._check(*vars(given).values())
-        return keras.KerasTensor(self.compute_output_shape(given.x.shape), self._output_dtype)
+        wide = shapes.full_precision(self.compute_dtype)
+        return keras.KerasTensor(self.compute_output_shape(given.x.shape), wide)
 
 
 def _distribution(weights, mask):
