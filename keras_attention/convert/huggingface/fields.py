@@ -31,9 +31,10 @@ def needs(names):
     return each(names, Field(int, NEEDED, least=1))
 
 
-def renamed(**names):
-    """Sizes whose usual names are second ones: `hidden_size="n_embd"`, as a part of a table."""
-    return needs(" ".join(names.values())) | {usual: same_as(name) for usual, name in names.items()}
+def renamed(names, usual="hidden_size num_hidden_layers num_attention_heads"):
+    """Sizes of these names, whose usual ones are second names, as a part of a table."""
+    pairs = zip(usual.split(), names.split(), strict=True)
+    return needs(names) | {second: same_as(name) for second, name in pairs}
 
 
 def read(default, kind=None, least=None):
