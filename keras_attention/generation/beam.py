@@ -201,14 +201,12 @@ class Beams:
         # The live beams of a row that is done change nothing.
         active = ops.logical_and(going, count < limits)
         lost = ops.logical_or(lost, ops.logical_and(unknown, active))
-        stops = None
+        size = num_beams * (1 + len(ends.stops))
+        new, parents, tokens, indices = _continued(live, count, log_probs, size)
         if ends.stops:
             every = ops.arange(logits.shape[1], dtype="int32")
             stops = ends.stopping(text, ops.broadcast_to(every, ops.shape(logits)))
             stops = ops.reshape(stops, (-1, num_beams * logits.shape[1]))
-        size = num_beams * (1 + len(ends.stops))
-        new, parents, tokens, indices = _continued(live, count, log_probs, size)
-        if ends.stops:
             stops = ops.take_along_axis(stops, indices, axis=1)
             ending = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
             ending = ops.logical_and(ending, active[:, None])
@@ -267,9 +265,7 @@ class Beams:
             ops.where(none[..., None], 0.0, found.log_probs),
             ops.where(chosen.lost[:, None], float("nan"), found.scores),
         )
-        if not self.alone:
-            return found
-        return Generated(*(array[:, 0] for array in found[:4]))
+        return Generated(*(array[:, 0] for array in found)) if self.alone else found
 
 
 class _Beams(NamedTuple):
