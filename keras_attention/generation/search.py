@@ -15,7 +15,7 @@ from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation import rules
 from keras_attention.generation.generated import Generated
-from keras_attention.generation.programs import check_found
+from keras_attention.generation.programs import check_lost
 from keras_attention.generation.rules import NO_TOKEN, NONE, Rules, Text
 from keras_attention.sequences import shapes
 
@@ -169,11 +169,27 @@ class Search:
         return found._replace(cache=_packed(cache, found.cache))
 
     def advance(self, constants, carried):
-        """What is carried after one more step."""
-        real = self.strategy.unfinished(carried) if self.masked else None
+        """What is carried after one more step, whose result is checked."""
         tokens = self.strategy.last(carried)
-        logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
-        return self.chosen(constants, carried._replace(cache=cache), logits)
+        memory = [constants["memory"]] if "memory" in constants else []
+        masks = {"mask": self.strategy.unfinished(carried)} if self.masked else {}
+        found = self.step(tokens, carried.cache, *memory, **masks)
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(
+                f"`step` must return (logits, cache). Received: {type(found).__name__}"
+            )
+        logits, cache = found
+        logits = ops.convert_to_tensor(logits)
+        shape, dtype = kind(logits)
+        of_rows = shapes.may_equal(shape, (tokens.shape[0], None)) and shape[1] is not None
+        if not of_rows or "float" not in dtype:
+            raise ValueError(
+                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
+                f"({tokens.shape[0]}, V). Received: shape={shape}, dtype={dtype}"
+            )
+        self.ends.check_vocabulary(shape[1])
+        carried = carried._replace(cache=cache)
+        return self.chosen(constants, carried, ops.cast(logits, "float32"))
 
     def chosen(self, constants, carried, logits):
         """What is carried after tokens are chosen of logits (R, V)."""
@@ -182,26 +198,6 @@ class Search:
         if parents is not None:
             cache = select_rows(cache, parents)
         return Carried(carried.count + 1, cache, states, chosen)
-
-    def logits(self, tokens, cache, memory, real=None):
-        """Float32 logits (R, V) of tokens (R,), and the next cache."""
-        context = () if memory is None else (memory,)
-        found = self.step(tokens, cache, *context, **({} if real is None else {"mask": real}))
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise ValueError(
-                f"`step` must return (logits, cache). Received: {type(found).__name__}"
-            )
-        logits, cache = found
-        logits = ops.convert_to_tensor(logits)
-        shape, dtype = _kind(logits)
-        of_rows = shapes.may_equal(shape, (tokens.shape[0], None)) and shape[1] is not None
-        if not of_rows or "float" not in dtype:
-            raise ValueError(
-                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
-                f"({tokens.shape[0]}, V). Received: shape={shape}, dtype={dtype}"
-            )
-        self.ends.check_vocabulary(shape[1])
-        return ops.cast(logits, "float32"), cache
 
     def run(self, arrays, begun=None):
         """The whole loop: what does not change, and what it carries after the last step."""
@@ -216,7 +212,7 @@ class Search:
     def result(self, constants, carried):
         """The `Generated`, with the cache that is carried."""
         found = self.strategy.result(self.ends, constants, carried)
-        check_found(found.scores)
+        check_lost(ops.any(ops.isnan(found.scores)))
         found.cache = carried.cache
         return found
 
@@ -349,7 +345,7 @@ def _same(before, cache):
         ) from error
     leaves = tuple(map(ops.convert_to_tensor, _leaves(cache)))
     for old, new in zip(_leaves(before), leaves, strict=True):
-        expected, received = _kind(old), _kind(new)
+        expected, received = kind(old), kind(new)
         if expected[1] != received[1] or not shapes.may_equal(expected[0], received[0]):
             raise ValueError(
                 "`step` must return a cache of the shapes and dtypes that it was given, "
@@ -358,14 +354,15 @@ def _same(before, cache):
     return leaves
 
 
-def _kind(tensor):
+def kind(tensor):
+    """What arrays of one program have in common: their shape and dtype."""
     return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
 
 
 def integers(name, given, rank, meaning):
     """An argument as a tensor of int32 with so many axes."""
     tensor = ops.convert_to_tensor(given)
-    shape, dtype = _kind(tensor)
+    shape, dtype = kind(tensor)
     if "int" not in dtype:
         raise TypeError(f"`{name}` must be integers. Received: dtype {dtype}")
     if len(shape) != rank:
