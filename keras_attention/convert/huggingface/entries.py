@@ -99,6 +99,11 @@ def attention(names, layer="attention", heads=HEADS):
     return _named(names, (query, key, value, output), (heads, output))
 
 
+def qk_norms(names):
+    """The norms of queries and of keys."""
+    return _named(names, ("attention.query_norm", "attention.key_norm"))
+
+
 def network(names, layer="feed_forward"):
     """The layers of a feed-forward network, without a gate or with one, which is the first."""
     gate, *others = (f"{layer}.{role}_dense" for role in ("gate", "intermediate", "output"))
@@ -198,9 +203,6 @@ def convolution(name, owner, path):
     return of({".weight": weight, ".bias": f"{path}.bias"}, owner, name)
 
 
-# Layouts of several tensors
-
-
 @layout
 def by_head(name, owner, groups, paths=HEADS):
     """Projections in one tensor whose heads take turns; `groups` is the path of how many do."""
@@ -224,9 +226,6 @@ def experts(name, owner, names):
         for kernel in [part(owner, path)]
         for n in range(0 if kernel is None else kernel.shape[0])
     ]
-
-
-# Parts of a model
 
 
 @layout

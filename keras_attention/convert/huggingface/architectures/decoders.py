@@ -160,10 +160,7 @@ ARCHITECTURES = {
         | fields.nullable(num_key_value_heads=None),
         "model. embed_tokens layers final_layernorm",
         entries.block("input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2")
-        | {
-            "self_attn.q_layernorm": "attention.query_norm",
-            "self_attn.k_layernorm": "attention.key_norm",
-        },
+        | entries.qk_norms("self_attn. q_layernorm k_layernorm"),
         lambda config, n: {"qk_norm": stacks.norm(config) if config["qk_layernorm"] else False},
         rotary={"fraction": "partial_rotary_factor"},
         **_PARALLEL,
