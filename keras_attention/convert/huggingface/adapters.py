@@ -113,9 +113,6 @@ def load(architecture, model, folder, merge):
             _attach(pair, layers)
 
 
-# Reading
-
-
 def _read(architecture, model, folder):
     """The tensors that an adapter replaces, with their entries, and its pairs."""
     path = folder / writing.ADAPTER

@@ -129,10 +129,8 @@ def read_file(folder):
     if given is not None:
         method = given.get("quant_method") if isinstance(given, dict) else None
         advice = "Take the model that this one was made of"
-        if method in _DEQUANTIZED:
-            advice = (
-                f"`{_DEQUANTIZED[method]}` and `save_pretrained` of `transformers` write others"
-            )
+        if how := _DEQUANTIZED.get(method):
+            advice = f"`{how}` and `save_pretrained` of `transformers` write others"
         raise ValueError(
             f"`{path}` must have no 'quantization_config': weights of few bits are not read. "
             f"{advice}; `model.quantize` quantizes it here. Received: quant_method={method!r}"
