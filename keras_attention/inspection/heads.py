@@ -172,7 +172,6 @@ class _Kept(NamedTuple):
 
     @property
     def counts(self):
-        """The numbers of heads."""
         return len(self.heads), len(self.groups)
 
     def of_weight(self, layer, weight, array, shape):
