@@ -368,10 +368,7 @@ class Decoder(Stack, Generating):
         return prompt[:, -1], cache
 
     def _checked(self, prompt, mask, max_tokens, before=0):
-        """A prompt and its mask as tensors; raises where steps after it would go wrong.
-
-        It follows `before` tokens.
-        """
+        """A prompt after `before` tokens, and its mask; raises where steps would go wrong."""
         shapes.check_count("max_tokens", max_tokens)
         prompt, mask, real = read_prompt(self, prompt, mask)
         values = None if real is None else shapes.visible_values(real)
