@@ -98,9 +98,8 @@ def _like_vit(
 
     def make(config):
         further, norm = options(config), stacks.norm(config, "final_norm")
-        logits = None
-        if stacks.has_head(config, name, heads):
-            logits = stacks.classifier(config, pooling="first")
+        has_head = stacks.has_head(config, name, heads)
+        logits = stacks.classifier(config, pooling="first") if has_head else None
         blocks = stacks.blocks(config, lambda n: further)
         return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
@@ -158,10 +157,9 @@ _SWINV2 = (
 
 
 def _swin(config, second=False):
-    logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
-    names = "Swinv2" if second else "Swin"
-    if stacks.has_head(config, names, ["ForImageClassification"]):
-        logits = stacks.classifier(config, pooling="mean")
+    size, rate = _pair(config, "patch_size"), config["embed_dim"]
+    has_head = stacks.has_head(config, "Swinv2" if second else "Swin", ["ForImageClassification"])
+    logits = stacks.classifier(config, pooling="mean") if has_head else None
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
     # At least one cell, where images are as small as a patch.

@@ -187,7 +187,6 @@ def _gemma3(config, n):
 # Vectors of tokens are multiplied by the root of their size.
 _SCALED = {"further": lambda config: {"embeddings": {"scale": None}}}
 
-
 ARCHITECTURES = {
     "llama": llama(
         stack(2048)
