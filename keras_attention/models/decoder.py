@@ -298,13 +298,12 @@ class Decoder(Stack, Generating):
 
     def _beyond(self, length):
         """The lengths after which blocks would encode all keys anew; raises where they cannot."""
-        for kind, why in (
-            ("dynamic", "changes the positions of all tokens with each one more"),
-            (
-                "longrope",
-                "reads all tokens again, which needs embeddings of tokens, and the stack has none",
-            ),
-        ):
+        reasons = {
+            "dynamic": "changes the positions of all tokens with each one more",
+            "longrope": "reads all tokens again, which needs embeddings of tokens, and the stack "
+            "has none",
+        }
+        for kind, why in reasons.items():
             beyond = [most for most in self._switches(kind) if most < length]
             if beyond and (kind == "dynamic" or self.embeddings is None):
                 raise ValueError(
