@@ -12,6 +12,7 @@ from keras import ops
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.generated import Generated
 from keras_attention.generation.rules import NONE, Rule, apply
+from keras_attention.generation.sampling import flat
 from keras_attention.generation.search import (
     Ends,
     Search,
@@ -194,8 +195,7 @@ class Beams:
         _, live, finished, going, lost = chosen
         given = constants["limits"], constants.get("prompt"), ends.stops
         lengths = ops.broadcast_to(count, (ops.shape(logits)[0],))
-        history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
-        text = text_of(history, lengths, *given)
+        text = text_of(flat(live.tokens), lengths, *given)
         log_probs, unknown = self._log_probs(logits, live, ends.rules, text, states)
         limits = constants["limits"][::num_beams]
         # The live beams of a row that is done change nothing.
@@ -315,8 +315,8 @@ def _best(first, second, count):
 
 def _at(arrays, indices):
     """The elements of arrays (B, N, …) at indices (B, K) of their rows: (B, K, …)."""
-    flat = _flat(indices, arrays[0].shape[1])
-    taken = [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
+    at = _flat(indices, arrays[0].shape[1])
+    taken = [ops.take(flat(x), at, axis=0) for x in arrays]
     # For a batch of no rows, JAX's `take` gives other axes.
     return [
         ops.reshape(y, (-1, indices.shape[1], *x.shape[2:]))

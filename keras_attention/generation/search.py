@@ -46,7 +46,12 @@ class Ends:
                 f"`stop_tokens` must be tokens of the vocabulary, 0 to {size - 1}. "
                 f"Received: {beyond}"
             )
-        rules.check_vocabulary(self.rules, size)
+        beyond = sorted({token for rule in self.rules for token in rule.tokens if token >= size})
+        if beyond:
+            raise ValueError(
+                f"`constraints` must have tokens of the vocabulary, 0 to {size - 1}. "
+                f"Received: {beyond}"
+            )
 
     def next_states(self, states, tokens):
         """The states of rules after tokens (R,)."""
@@ -72,11 +77,8 @@ class Search:
     `arrays` makes these of what a function was given, and they may be computed in another program
     than the loop. `begin`, `go_on` as often as wanted, and `result` are the loop.
 
-    Args:
-        strategy: how tokens are chosen of logits, with an interface such as that of `Choice`.
-        ends: the `Ends`.
-        step: the user's.
-        masked: whether the step has an argument `mask`, (R,), of the rows that have not ended.
+    The strategy chooses tokens of logits, with the interface of `Greedy`. A step that is `masked`
+    has an argument `mask`, (R,), of the rows that have not ended.
     """
 
     def __init__(self, strategy, ends, step, masked=False):
@@ -89,13 +91,14 @@ class Search:
         ends.rules = (*ends.rules, *strategy.rules)
 
     def arrays(self, tokens, cache, memory=None, prompt=None):
-        """The arrays of the loop, checked, by name."""
+        """The arrays of the loop, checked, by name; those that are None are left out."""
         meaning = "the last given token of each row (start token, or last of the prompt)"
         tokens = integers("tokens", tokens, 1, f"(B,), {meaning}")
         given = {"tokens": tokens, **self.settings(tokens.shape[0], ops.shape(tokens)[0], prompt)}
         for name, nested in (("memory", memory), ("cache", cache)):
             of_rows = functools.partial(_of_rows, name, tokens.shape[0])
-            given[name] = keras.tree.map_structure(of_rows, nested)
+            if nested is not None:
+                given[name] = keras.tree.map_structure(of_rows, nested)
         return given
 
     def settings(self, known, rows, prompt=None):
@@ -118,12 +121,9 @@ class Search:
         if limits is None:
             limits = ops.full((rows,), ends.max_tokens, dtype="int32")
         shapes.check_same("Rows of `tokens` and of `max_tokens`", tokens=known, max=limits.shape[0])
-        return {
-            "limits": limits,
-            "prompt": prompt if names else None,
-            "states": [rule.initial_state(rows) for rule in ends.rules],
-            "settings": self.strategy.settings(rows),
-        }
+        states = [rule.initial_state(rows) for rule in ends.rules]
+        found = {"limits": limits, "states": states, "settings": self.strategy.settings(rows)}
+        return found | {"prompt": prompt} if names else found
 
     def begin(self, arrays):
         """What does not change, and what the loop carries: (constants, carry)."""
@@ -135,16 +135,12 @@ class Search:
                 return leaf
             return ops.repeat(leaf, copies, axis=0)
 
+        names = ("memory", "prompt", "limits", "cache", "states")
         # Without None, which no program is given.
-        constants = {
-            name: keras.tree.map_structure(copied, arrays[name])
-            for name in ("memory", "prompt", "limits")
-            if arrays.get(name) is not None
-        }
+        given = {name: arrays[name] for name in names if arrays.get(name) is not None}
+        constants = keras.tree.map_structure(copied, given)
+        cache, states = constants.pop("cache", None), constants.pop("states")
         constants |= self.strategy.constants(arrays["settings"], self.ends.max_tokens)
-        cache, states = (
-            keras.tree.map_structure(copied, arrays[name]) for name in ("cache", "states")
-        )
         start = self.strategy.begin(self.ends, arrays["tokens"], arrays["limits"], rows)
         return constants, Carried(ops.convert_to_tensor(0, dtype="int32"), cache, states, start)
 
@@ -205,7 +201,7 @@ class Search:
         carried = self.go_on(constants, carried)
         if self.strategy.copies > 1:
             # Where a row has several texts, none of them has the cache of the last step.
-            carried = carried._replace(cache=arrays["cache"])
+            carried = carried._replace(cache=arrays.get("cache"))
             constants |= {"memory": arrays.get("memory")}
         return constants, carried
 

@@ -87,7 +87,6 @@ class Request:
         if draft is not None and draft.reads_prompt:
             arrays["prompt"] = text
         arrays |= {"ids": np.maximum(ids, 0), "real": real, **more}
-        arrays = {name: x for name, x in arrays.items() if x is not None}
         # Rows and columns that are none: a copy of the last row that ends at once, and padding.
         self.size = rounded(self.rows) if self.rows and not past else self.rows
         arrays = keras.tree.map_structure(self._with_rows, arrays)
