@@ -140,7 +140,7 @@ def read_file(folder):
 
 # How `transformers` reads a model of few bits as one of all, by how it was quantized.
 _CONFIGS = {"fp8": "FineGrainedFP8", "mxfp4": "Mxfp4", "compressed-tensors": "CompressedTensors"}
-_DEQUANTIZED = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
+_DEQUANTIZED: dict[typing.Any, str] = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
     method: f"from_pretrained(folder, quantization_config={name}Config(dequantize=True))"
     for method, name in _CONFIGS.items()
 }

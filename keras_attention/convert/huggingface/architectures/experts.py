@@ -90,10 +90,13 @@ def _deepseek(config, n):
     config.require("head_dim", None, rotated)
     layout = "interleaved" if config["rope_interleave"] else "half_split"
     position = rope.rotary(config, rotated, layout=layout).get_config()
-    sizes = "qk_nope_head_dim qk_rope_head_dim kv_lora_rank v_head_dim q_lora_rank"
     attention = MultiHeadLatentAttention(
         heads,
-        *(config[name] for name in sizes.split()),
+        config["qk_nope_head_dim"],
+        rotated,
+        config["kv_lora_rank"],
+        config["v_head_dim"],
+        config["q_lora_rank"],
         rope.scale(config, config["qk_nope_head_dim"] + rotated),
         positions.Rotary(**{**position, "dim": rotated}),
         use_bias=config["attention_bias"],
