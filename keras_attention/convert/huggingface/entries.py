@@ -75,8 +75,7 @@ def _entries(name, owner, what):
     if isinstance(found, (HeadNorm, RMSNorm)):
         return [_plain(f"{name}.weight", found.scale)]
     if isinstance(found, keras.layers.LayerNormalization):
-        bias = [_plain(f"{name}.bias", found.beta)] if found.center else []
-        return [_plain(f"{name}.weight", found.gamma), *bias]
+        return of({".weight": "gamma", ".bias": "beta"}, found, name)
     if isinstance(found, keras.layers.Layer):
         # Only the projection that joins heads has several input axes.
         inputs = len(found.kernel.shape) - 1 if what.endswith("output_dense") else 1
