@@ -33,10 +33,8 @@ class Ends:
         rules.check_listed("stop_tokens", stop_tokens, "tokens and of sequences of tokens")
         stops = [x if isinstance(x, (tuple, list)) and x else (x,) for x in stop_tokens]
         self.stops = tuple(rules.read_tokens("stop_tokens", x, least=-(2**31)) for x in stops)
-        if constraints is None:
-            constraints = ()
-        listed = isinstance(constraints, (list, tuple))
-        self.rules = Rules(constraints if listed else (constraints,)).parts
+        given = () if constraints is None else constraints
+        self.rules = Rules(given if isinstance(given, (list, tuple)) else (given,)).parts
 
     def check_vocabulary(self, size):
         """Raises if a stop token, or a token of a rule, is none of so many."""
