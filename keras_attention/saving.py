@@ -181,7 +181,6 @@ def _as_written(cls, config):
 # The hint of arguments that may be functions, and its names.
 _FUNCTIONS = (hints.Activation, "Activation", "Initializer", "Regularizer", "Constraint")
 
-
 # Names that papers and other libraries have for what a slot has under another, or another slot.
 _KNOWN_AS = {
     **dict.fromkeys(("rope", "roformer"), 'position="rotary"'),

@@ -12,6 +12,7 @@ from keras import ops
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation.generated import Generated
 from keras_attention.generation.rules import NONE, Rule, apply
+from keras_attention.generation.sampling import flat
 from keras_attention.generation.search import (
     Ends,
     Search,
@@ -194,21 +195,18 @@ class Beams:
         _, live, finished, going, lost = chosen
         given = constants["limits"], constants.get("prompt"), ends.stops
         lengths = ops.broadcast_to(count, (ops.shape(logits)[0],))
-        history = ops.reshape(live.tokens, (-1, live.tokens.shape[2]))
-        text = text_of(history, lengths, *given)
+        text = text_of(flat(live.tokens), lengths, *given)
         log_probs, unknown = self._log_probs(logits, live, ends.rules, text, states)
         limits = constants["limits"][::num_beams]
         # The live beams of a row that is done change nothing.
         active = ops.logical_and(going, count < limits)
         lost = ops.logical_or(lost, ops.logical_and(unknown, active))
-        stops = None
+        size = num_beams * (1 + len(ends.stops))
+        new, parents, tokens, indices = _continued(live, count, log_probs, size)
         if ends.stops:
             every = ops.arange(logits.shape[1], dtype="int32")
             stops = ends.stopping(text, ops.broadcast_to(every, ops.shape(logits)))
             stops = ops.reshape(stops, (-1, num_beams * logits.shape[1]))
-        size = num_beams * (1 + len(ends.stops))
-        new, parents, tokens, indices = _continued(live, count, log_probs, size)
-        if ends.stops:
             stops = ops.take_along_axis(stops, indices, axis=1)
             ending = ops.logical_and(stops, ops.arange(tokens.shape[1]) < num_beams)
             ending = ops.logical_and(ending, active[:, None])
@@ -267,9 +265,7 @@ class Beams:
             ops.where(none[..., None], 0.0, found.log_probs),
             ops.where(chosen.lost[:, None], float("nan"), found.scores),
         )
-        if not self.alone:
-            return found
-        return Generated(*(array[:, 0] for array in found[:4]))
+        return Generated(*(array[:, 0] for array in found)) if self.alone else found
 
 
 class _Beams(NamedTuple):
@@ -319,8 +315,8 @@ def _best(first, second, count):
 
 def _at(arrays, indices):
     """The elements of arrays (B, N, …) at indices (B, K) of their rows: (B, K, …)."""
-    flat = _flat(indices, arrays[0].shape[1])
-    taken = [ops.take(ops.reshape(x, (-1, *x.shape[2:])), flat, axis=0) for x in arrays]
+    at = _flat(indices, arrays[0].shape[1])
+    taken = [ops.take(flat(x), at, axis=0) for x in arrays]
     # For a batch of no rows, JAX's `take` gives other axes.
     return [
         ops.reshape(y, (-1, indices.shape[1], *x.shape[2:]))

@@ -18,16 +18,12 @@ from keras_attention.sequences import shapes
 _tracing = threading.local()
 
 
-def check_found(scores):
-    """Raises if a row is lost: its scores are NaN.
+def check_lost(lost):
+    """Raises if a row is lost, which is a boolean tensor: its scores are NaN.
 
     At once if they are known; after each run of the program if a `compiled` one is being traced.
     Other programs, and loops within a program, cannot raise.
     """
-    _check(ops.any(ops.isnan(scores)))
-
-
-def _check(lost):
     known = shapes.visible_values(lost)
     if known is None:
         getattr(_tracing, "notes", []).append((backend.trace_id(), lost))
@@ -103,7 +99,7 @@ def compiled(function: Callable[..., Result], layer: keras.Layer) -> Callable[..
     def call(*arrays):
         outputs, caches, lost = program(*keras.tree.map_structure(ops.convert_to_tensor, arrays))
         for rows in lost:
-            _check(rows)
+            check_lost(rows)
         for found, cache in zip(inside(outputs), caches, strict=True):
             found.cache = cache
         return outputs

@@ -23,9 +23,8 @@ def streams(seed: Seed, rows: int) -> tuple[Tensor, Tensor]:
         rows: B.
     """
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-        words = [[_signed(seed), _signed(seed >> 32)]]
-        return ops.tile(ops.convert_to_tensor(words, "int32"), (rows, 1)), _indices(rows)
-    if shapes.is_array(seed) or isinstance(seed, (list, tuple)):
+        words = ops.convert_to_tensor([_signed(seed), _signed(seed >> 32)], "int32")
+    elif shapes.is_array(seed) or isinstance(seed, (list, tuple)):
         words = ops.convert_to_tensor(seed)
         if len(words.shape) != 1 or "int" not in str(words.dtype):
             raise ValueError(
@@ -36,8 +35,9 @@ def streams(seed: Seed, rows: int) -> tuple[Tensor, Tensor]:
         words = ops.cast(words, "int32")
         # The second word of a Python integer is its sign.
         return ops.stack([words, ops.right_shift(words, 31)], axis=1), ops.zeros_like(words)
-    words = ops.cast(backend.uniform((2,), seed) * 2.0**24, "int32")
-    return ops.tile(words[None], (rows, 1)), _indices(rows)
+    else:
+        words = ops.cast(backend.uniform((2,), seed) * 2.0**24, "int32")
+    return ops.tile(words[None], (rows, 1)), ops.arange(rows, dtype="int32")
 
 
 def uniform(words: Tensor, rows: Tensor, count: int) -> Tensor:
@@ -51,10 +51,6 @@ def uniform(words: Tensor, rows: Tensor, count: int) -> Tensor:
     step = ops.arange(count, dtype="int32") + zeros[:, None]
     bits = ops.stack(_threefry(key, (step, ops.zeros_like(step))), axis=2)
     return ops.cast(_shifted(bits, 8), "float32") * 2.0**-24
-
-
-def _indices(rows):
-    return ops.arange(rows, dtype="int32")
 
 
 def _signed(word):

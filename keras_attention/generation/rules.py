@@ -283,12 +283,3 @@ def read_tokens(name, values, least=0):
         if value < least:
             raise ValueError(f"`{name}` must have tokens of at least {least}. Received: {value!r}")
     return tuple(map(int, values))
-
-
-def check_vocabulary(rules, size):
-    """Raises if a rule is about tokens beyond the vocabulary."""
-    beyond = sorted({token for rule in rules for token in rule.tokens if token >= size})
-    if beyond:
-        raise ValueError(
-            f"`constraints` must have tokens of the vocabulary, 0 to {size - 1}. Received: {beyond}"
-        )

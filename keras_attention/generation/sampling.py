@@ -481,10 +481,7 @@ def _place(marked, number):
 
 
 def _drawn(masses, numbers):
-    """Indices (B,), drawn in proportion to the masses (B, V) with two numbers (B, 2) per row.
-
-    First a block, then an index within it.
-    """
+    """Indices (B,) in proportion to masses (B, V): by numbers (B, 2), of a block and within it."""
     blocks = _blocks(masses)
     block = _drawn_at_once(ops.sum(blocks, axis=-1), numbers[:, 0])
     inside = ops.take_along_axis(blocks, block[:, None, None], axis=1)[:, 0]

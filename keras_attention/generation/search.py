@@ -15,7 +15,7 @@ from keras_attention.backend import backend
 from keras_attention.core.hints import Tensor, Tensors
 from keras_attention.generation import rules
 from keras_attention.generation.generated import Generated
-from keras_attention.generation.programs import check_found
+from keras_attention.generation.programs import check_lost
 from keras_attention.generation.rules import NO_TOKEN, NONE, Rules, Text
 from keras_attention.sequences import shapes
 
@@ -33,10 +33,8 @@ class Ends:
         rules.check_listed("stop_tokens", stop_tokens, "tokens and of sequences of tokens")
         stops = [x if isinstance(x, (tuple, list)) and x else (x,) for x in stop_tokens]
         self.stops = tuple(rules.read_tokens("stop_tokens", x, least=-(2**31)) for x in stops)
-        if constraints is None:
-            constraints = ()
-        listed = isinstance(constraints, (list, tuple))
-        self.rules = Rules(constraints if listed else (constraints,)).parts
+        given = () if constraints is None else constraints
+        self.rules = Rules(given if isinstance(given, (list, tuple)) else (given,)).parts
 
     def check_vocabulary(self, size):
         """Raises if a stop token, or a token of a rule, is none of so many."""
@@ -46,7 +44,12 @@ class Ends:
                 f"`stop_tokens` must be tokens of the vocabulary, 0 to {size - 1}. "
                 f"Received: {beyond}"
             )
-        rules.check_vocabulary(self.rules, size)
+        beyond = sorted({token for rule in self.rules for token in rule.tokens if token >= size})
+        if beyond:
+            raise ValueError(
+                f"`constraints` must have tokens of the vocabulary, 0 to {size - 1}. "
+                f"Received: {beyond}"
+            )
 
     def next_states(self, states, tokens):
         """The states of rules after tokens (R,)."""
@@ -72,11 +75,8 @@ class Search:
     `arrays` makes these of what a function was given, and they may be computed in another program
     than the loop. `begin`, `go_on` as often as wanted, and `result` are the loop.
 
-    Args:
-        strategy: how tokens are chosen of logits, with an interface such as that of `Choice`.
-        ends: the `Ends`.
-        step: the user's.
-        masked: whether the step has an argument `mask`, (R,), of the rows that have not ended.
+    The strategy chooses tokens of logits, with the interface of `Greedy`. A step that is `masked`
+    has an argument `mask`, (R,), of the rows that have not ended.
     """
 
     def __init__(self, strategy, ends, step, masked=False):
@@ -89,13 +89,14 @@ class Search:
         ends.rules = (*ends.rules, *strategy.rules)
 
     def arrays(self, tokens, cache, memory=None, prompt=None):
-        """The arrays of the loop, checked, by name."""
+        """The arrays of the loop, checked, by name; those that are None are left out."""
         meaning = "the last given token of each row (start token, or last of the prompt)"
         tokens = integers("tokens", tokens, 1, f"(B,), {meaning}")
         given = {"tokens": tokens, **self.settings(tokens.shape[0], ops.shape(tokens)[0], prompt)}
         for name, nested in (("memory", memory), ("cache", cache)):
             of_rows = functools.partial(_of_rows, name, tokens.shape[0])
-            given[name] = keras.tree.map_structure(of_rows, nested)
+            if nested is not None:
+                given[name] = keras.tree.map_structure(of_rows, nested)
         return given
 
     def settings(self, known, rows, prompt=None):
@@ -118,12 +119,9 @@ class Search:
         if limits is None:
             limits = ops.full((rows,), ends.max_tokens, dtype="int32")
         shapes.check_same("Rows of `tokens` and of `max_tokens`", tokens=known, max=limits.shape[0])
-        return {
-            "limits": limits,
-            "prompt": prompt if names else None,
-            "states": [rule.initial_state(rows) for rule in ends.rules],
-            "settings": self.strategy.settings(rows),
-        }
+        states = [rule.initial_state(rows) for rule in ends.rules]
+        found = {"limits": limits, "states": states, "settings": self.strategy.settings(rows)}
+        return found | {"prompt": prompt} if names else found
 
     def begin(self, arrays):
         """What does not change, and what the loop carries: (constants, carry)."""
@@ -135,16 +133,12 @@ class Search:
                 return leaf
             return ops.repeat(leaf, copies, axis=0)
 
+        names = ("memory", "prompt", "limits", "cache", "states")
         # Without None, which no program is given.
-        constants = {
-            name: keras.tree.map_structure(copied, arrays[name])
-            for name in ("memory", "prompt", "limits")
-            if arrays.get(name) is not None
-        }
+        given = {name: arrays[name] for name in names if arrays.get(name) is not None}
+        constants = keras.tree.map_structure(copied, given)
+        cache, states = constants.pop("cache", None), constants.pop("states")
         constants |= self.strategy.constants(arrays["settings"], self.ends.max_tokens)
-        cache, states = (
-            keras.tree.map_structure(copied, arrays[name]) for name in ("cache", "states")
-        )
         start = self.strategy.begin(self.ends, arrays["tokens"], arrays["limits"], rows)
         return constants, Carried(ops.convert_to_tensor(0, dtype="int32"), cache, states, start)
 
@@ -169,11 +163,27 @@ class Search:
         return found._replace(cache=_packed(cache, found.cache))
 
     def advance(self, constants, carried):
-        """What is carried after one more step."""
-        real = self.strategy.unfinished(carried) if self.masked else None
+        """What is carried after one more step, whose result is checked."""
         tokens = self.strategy.last(carried)
-        logits, cache = self.logits(tokens, carried.cache, constants.get("memory"), real)
-        return self.chosen(constants, carried._replace(cache=cache), logits)
+        memory = [constants["memory"]] if "memory" in constants else []
+        masks = {"mask": self.strategy.unfinished(carried)} if self.masked else {}
+        found = self.step(tokens, carried.cache, *memory, **masks)
+        if not isinstance(found, (tuple, list)) or len(found) != 2:
+            raise ValueError(
+                f"`step` must return (logits, cache). Received: {type(found).__name__}"
+            )
+        logits, cache = found
+        logits = ops.convert_to_tensor(logits)
+        shape, dtype = kind(logits)
+        of_rows = shapes.may_equal(shape, (tokens.shape[0], None)) and shape[1] is not None
+        if not of_rows or "float" not in dtype:
+            raise ValueError(
+                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
+                f"({tokens.shape[0]}, V). Received: shape={shape}, dtype={dtype}"
+            )
+        self.ends.check_vocabulary(shape[1])
+        carried = carried._replace(cache=cache)
+        return self.chosen(constants, carried, ops.cast(logits, "float32"))
 
     def chosen(self, constants, carried, logits):
         """What is carried after tokens are chosen of logits (R, V)."""
@@ -183,40 +193,20 @@ class Search:
             cache = select_rows(cache, parents)
         return Carried(carried.count + 1, cache, states, chosen)
 
-    def logits(self, tokens, cache, memory, real=None):
-        """Float32 logits (R, V) of tokens (R,), and the next cache."""
-        context = () if memory is None else (memory,)
-        found = self.step(tokens, cache, *context, **({} if real is None else {"mask": real}))
-        if not isinstance(found, (tuple, list)) or len(found) != 2:
-            raise ValueError(
-                f"`step` must return (logits, cache). Received: {type(found).__name__}"
-            )
-        logits, cache = found
-        logits = ops.convert_to_tensor(logits)
-        shape, dtype = _kind(logits)
-        of_rows = shapes.may_equal(shape, (tokens.shape[0], None)) and shape[1] is not None
-        if not of_rows or "float" not in dtype:
-            raise ValueError(
-                "`step` must return logits (R, V), floats for each of R rows and V tokens, here "
-                f"({tokens.shape[0]}, V). Received: shape={shape}, dtype={dtype}"
-            )
-        self.ends.check_vocabulary(shape[1])
-        return ops.cast(logits, "float32"), cache
-
     def run(self, arrays, begun=None):
         """The whole loop: what does not change, and what it carries after the last step."""
         constants, carried = begun or self.begin(arrays)
         carried = self.go_on(constants, carried)
         if self.strategy.copies > 1:
             # Where a row has several texts, none of them has the cache of the last step.
-            carried = carried._replace(cache=arrays["cache"])
+            carried = carried._replace(cache=arrays.get("cache"))
             constants |= {"memory": arrays.get("memory")}
         return constants, carried
 
     def result(self, constants, carried):
         """The `Generated`, with the cache that is carried."""
         found = self.strategy.result(self.ends, constants, carried)
-        check_found(found.scores)
+        check_lost(ops.any(ops.isnan(found.scores)))
         found.cache = carried.cache
         return found
 
@@ -349,7 +339,7 @@ def _same(before, cache):
         ) from error
     leaves = tuple(map(ops.convert_to_tensor, _leaves(cache)))
     for old, new in zip(_leaves(before), leaves, strict=True):
-        expected, received = _kind(old), _kind(new)
+        expected, received = kind(old), kind(new)
         if expected[1] != received[1] or not shapes.may_equal(expected[0], received[0]):
             raise ValueError(
                 "`step` must return a cache of the shapes and dtypes that it was given, "
@@ -358,14 +348,15 @@ def _same(before, cache):
     return leaves
 
 
-def _kind(tensor):
+def kind(tensor):
+    """What arrays of one program have in common: their shape and dtype."""
     return tuple(tensor.shape), keras.backend.standardize_dtype(tensor.dtype)
 
 
 def integers(name, given, rank, meaning):
     """An argument as a tensor of int32 with so many axes."""
     tensor = ops.convert_to_tensor(given)
-    shape, dtype = _kind(tensor)
+    shape, dtype = kind(tensor)
     if "int" not in dtype:
         raise TypeError(f"`{name}` must be integers. Received: dtype {dtype}")
     if len(shape) != rank:

@@ -154,12 +154,7 @@ def stream(
     shapes.check_choice("method", method, ("greedy", "sample"))
     search = Search(*chosen(method, max_tokens, settings), step)
     chunk = shapes.check_count("chunk", chunk)
-    arrays = {
-        k: x for k, x in search.arrays(tokens, cache, memory, prompt).items() if x is not None
-    }
-    if layer is None:
-        go_on = functools.partial(search.go_on, by_steps=True)
-        return Stream(search, lambda: search.begin(arrays), go_on, search.result, chunk)
-    functions = search.begin, search.go_on, search.result
-    begin, on, result = (compiled(function, layer) for function in functions)
-    return Stream(search, lambda: begin(arrays), on, result, chunk)
+    arrays = search.arrays(tokens, cache, memory, prompt)
+    loop = search.begin, functools.partial(search.go_on, by_steps=layer is None), search.result
+    begin, on, result = loop if layer is None else (compiled(x, layer) for x in loop)
+    return Stream(search, functools.partial(begin, arrays), on, result, chunk)

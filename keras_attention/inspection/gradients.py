@@ -105,12 +105,10 @@ def attention_gradients(
             )
     ones = [ops.ones(array.shape, "float32") for array in weights.values()]
     value, pull = backend.vjp(total, ones)
-    found = [ops.convert_to_numpy(array) for array in pull(ops.ones_like(value))]
+    pulled = zip(weights, pull(ops.ones_like(value)), strict=True)
+    found = {name: ops.convert_to_numpy(x).astype("float32") for name, x in pulled}
     normed = {name for name, layer in layers.items() if traits.of(layer).norms_heads}
-    return Gradients(
-        {name: array.astype("float32") for name, array in zip(weights, found, strict=True)},
-        normed={name for name in weights if _of_call(name) in normed},
-    )
+    return Gradients(found, normed={name for name in weights if _of_call(name) in normed})
 
 
 def _of_call(name):

@@ -101,11 +101,9 @@ def prune_heads(model: keras.Layer, heads: Mapping[str, Collection[int]]) -> ker
                 f"Received: {name!r} of class {type(layer).__name__}"
             )
     kept = {name: _Kept.of(name, layer, gone) for name, (layer, gone) in chosen.items()}
+    layers = [model, *keras_private.sublayers(model)]
     # The block that made an attention layer, by the layer's `id`.
-    blocks = [
-        x for x in (model, *keras_private.sublayers(model)) if isinstance(x, TransformerBlock)
-    ]
-    makers = {id(part): block for block in blocks for part in _made(block)}
+    makers = {id(y): x for x in layers if isinstance(x, TransformerBlock) for y in _made(x)}
     with contextlib.ExitStack() as stack:
         for name, (layer, _) in chosen.items():
             maker = makers.get(id(layer), layer)
@@ -172,7 +170,6 @@ class _Kept(NamedTuple):
 
     @property
     def counts(self):
-        """The numbers of heads."""
         return len(self.heads), len(self.groups)
 
     def of_weight(self, layer, weight, array, shape):
@@ -332,7 +329,6 @@ def _configured(maker, layer, kept):
     fewer = {"num_heads": heads, "key_dim": layer.key_dim}
     if isinstance(layer, BaseAttention) and layer.num_key_value_heads is not None:
         fewer["num_key_value_heads"] = groups
-
     return collect.replaced(maker, "get_config", lambda: {**get_config(), **fewer})
 
 

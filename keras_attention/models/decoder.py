@@ -298,13 +298,12 @@ class Decoder(Stack, Generating):
 
     def _beyond(self, length):
         """The lengths after which blocks would encode all keys anew; raises where they cannot."""
-        for kind, why in (
-            ("dynamic", "changes the positions of all tokens with each one more"),
-            (
-                "longrope",
-                "reads all tokens again, which needs embeddings of tokens, and the stack has none",
-            ),
-        ):
+        reasons = {
+            "dynamic": "changes the positions of all tokens with each one more",
+            "longrope": "reads all tokens again, which needs embeddings of tokens, and the stack "
+            "has none",
+        }
+        for kind, why in reasons.items():
             beyond = [most for most in self._switches(kind) if most < length]
             if beyond and (kind == "dynamic" or self.embeddings is None):
                 raise ValueError(
@@ -368,10 +367,7 @@ class Decoder(Stack, Generating):
         return prompt[:, -1], cache
 
     def _checked(self, prompt, mask, max_tokens, before=0):
-        """A prompt and its mask as tensors; raises where steps after it would go wrong.
-
-        It follows `before` tokens.
-        """
+        """A prompt after `before` tokens, and its mask; raises where steps would go wrong."""
         shapes.check_count("max_tokens", max_tokens)
         prompt, mask, real = read_prompt(self, prompt, mask)
         values = None if real is None else shapes.visible_values(real)

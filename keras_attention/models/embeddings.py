@@ -294,7 +294,6 @@ class Logits(saving.ConfigurableLayer):
         return ops.sum(x * ops.cast(chosen, x.dtype)[..., None], axis=1)
 
     def _pooled_shape(self, shape):
-        """The shape of what is pooled."""
         if self.pooling is None:
             return shape
         if len(shape) != 3:

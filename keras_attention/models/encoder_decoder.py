@@ -141,7 +141,7 @@ class EncoderDecoder(saving.ConfigurableModel, Generating):
         return self._request(prompt, max_tokens, more, mask, **settings).stream(chunk)
 
     def _memory(self, arrays):
-        """The keys and values of a source, in a program."""
+        """The keys and values of a source."""
         context = self.encoder(arrays["source"], mask=arrays.get("source_mask"), training=False)
         return self.decoder.cache_context(context, masks.implicit(context))
 
@@ -180,10 +180,10 @@ class EncoderDecoder(saving.ConfigurableModel, Generating):
         source = keras.ops.convert_to_tensor(source)
         prompt, target_mask = self.decoder._checked(prompt, target_mask, max_tokens)
         shapes.check_same("Batch sizes", source=source.shape[0], prompt=prompt.shape[0])
+        sources = {"source": source, "source_mask": source_mask}
         if not self.built:
-            self([source, prompt], source_mask=source_mask, logits_to_keep=0)
-        context = self.encoder(source, mask=source_mask, training=False)
-        memory = self.decoder.cache_context(context, masks.implicit(context))
+            self._build_for(prompt, sources)
+        memory = self._memory(sources)
         given = {"mask": target_mask, "cache_dtype": cache_dtype, "spare": spare}
         last, cache = self.decoder.start(prompt, max_tokens, memory, **given)
         return last, cache, memory

@@ -14,7 +14,7 @@ from keras import ops
 
 from keras_attention.generation import DraftModel, Generated, Stream, compiled
 from keras_attention.generation.rules import NO_TOKEN
-from keras_attention.generation.search import Search
+from keras_attention.generation.search import Search, kind
 from keras_attention.generation.speculation import Speculation, read
 from keras_attention.generation.streams import chosen
 from keras_attention.layers import kv_cache
@@ -61,8 +61,7 @@ class Request:
         # The tokens to be read.
         ids = text[:, -int(unread.max(initial=1)) :]
         real = np.arange(ids.shape[1]) >= ids.shape[1] - unread[:, None]
-        self.dtype, settings = settings.get("cache_dtype"), dict(settings)
-        settings.pop("cache_dtype", None)
+        self.dtype = settings.pop("cache_dtype", None)
         limits = np.broadcast_to(keras.ops.convert_to_numpy(max_tokens), ids.shape[:1])
         self.columns, self.rows = int(limits.max(initial=0)), ids.shape[0]
         # With 0, the prompt is read for a later call.
@@ -88,7 +87,6 @@ class Request:
         if draft is not None and draft.reads_prompt:
             arrays["prompt"] = text
         arrays |= {"ids": np.maximum(ids, 0), "real": real, **more}
-        arrays = {name: x for name, x in arrays.items() if x is not None}
         # Rows and columns that are none: a copy of the last row that ends at once, and padding.
         self.size = rounded(self.rows) if self.rows and not past else self.rows
         arrays = keras.tree.map_structure(self._with_rows, arrays)
@@ -107,7 +105,7 @@ class Request:
         self.arrays = arrays
         rules = tuple(_hashable(rule.form) for rule in ends.rules)
         form = (strategy.form, rules, ends.stops, ends.pad_token, ends.max_tokens, self.room)
-        kinds = str([*map(_kind, keras.tree.flatten(arrays))])
+        kinds = str([*map(kind, keras.tree.flatten(arrays))])
         self.key = (*form, str(self.dtype), None if draft is None else draft.form, kinds)
         self.programs = vars(model).setdefault("_programs", Kept()).of(model)
 
@@ -226,9 +224,8 @@ class Request:
         written = np.arange(tokens.shape[1]) < lengths[:, None]
         text = np.concatenate([self.read_text, np.where(written, tokens, NO_TOKEN)], axis=1)
         # Of a row that had no way to go on, all is read.
-        beams = self.search.strategy.copies > 1
         unread = (scores > -np.inf).astype("int32")
-        if beams:
+        if self.search.strategy.copies > 1:
             unread = np.where(self.search.ends.limits > 0, lengths, 1)
         cut.cache = past | {"text": _padded(text), "unread": unread}
         return cut
@@ -299,10 +296,6 @@ def _padded(texts):
     """Texts (B, T) with −1 for no token, padded on the left."""
     texts = np.take_along_axis(texts, np.argsort(texts >= 0, axis=1, kind="stable"), axis=1)
     return texts[:, -max(1, int((texts >= 0).sum(axis=1).max(initial=0))) :].astype("int32")
-
-
-def _kind(array):
-    return tuple(array.shape), keras.backend.standardize_dtype(array.dtype)
 
 
 def _hashable(form):

@@ -10,8 +10,7 @@ import numpy as np
 Words: TypeAlias = Iterable[str | bytes | None]
 Tokens: TypeAlias = Words | Mapping[str, Words | None]
 
-# Invisible characters, and line breaks.
-_SHOWN = {" ": "␣", "\n": "↵", "\r": "↵", "\t": "⇥"}
+_SHOWN = str.maketrans("\n\r\t", "↵↵⇥")
 
 
 class Layer(NamedTuple):
@@ -120,7 +119,6 @@ def array(weights, of, name="scores"):
 
 
 def _words(argument, tokens, name):
-    """The words of a layer, or None."""
     if isinstance(tokens, Mapping):
         former = name.replace("cross_attention", "context_attention")
         name = former if former in tokens and name not in tokens else name
@@ -163,12 +161,10 @@ def visible(word):
     """
     inner, start = word.strip(" "), len(word) - len(word.lstrip(" "))
     end = len(word) - len(inner) - start
-    return "␣" * start + "".join(map(_visible, inner)) + "␣" * end or "∅"
+    return "␣" * start + "".join(map(_visible, inner.translate(_SHOWN))) + "␣" * end or "∅"
 
 
 def _visible(character):
-    if character in _SHOWN and character != " ":
-        return _SHOWN[character]
     # Joiners are kept: Persian, Hindi and emoji sequences need them.
     hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp", "Cn")
     if hidden and character not in "\u200c\u200d":

@@ -113,9 +113,6 @@ def load(architecture, model, folder, merge):
             _attach(pair, layers)
 
 
-# Reading
-
-
 def _read(architecture, model, folder):
     """The tensors that an adapter replaces, with their entries, and its pairs."""
     path = folder / writing.ADAPTER
@@ -270,8 +267,7 @@ def _fused(found):
 def _layers(pairs, model):
     """The layers of a model by their kernels, which the pairs must be of."""
     dense = (keras.layers.Dense, keras.layers.EinsumDense)
-    found = [x for x in keras_private.sublayers(model) if isinstance(x, dense)]
-    layers = {id(x.kernel): x for x in found}
+    layers = {id(x.kernel): x for x in keras_private.sublayers(model) if isinstance(x, dense)}
     others = [x.entry.name for x in pairs if any(id(v) not in layers for v in x.entry.variables)]
     if others:
         raise ValueError(

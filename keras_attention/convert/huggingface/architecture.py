@@ -100,11 +100,8 @@ def causal(name):
 class Others:
     """The names of a checkpoint beside those of the entries of a model.
 
-    Args:
-        architecture: the `Architecture`.
-        kind: the class of the model, a name of `transformers`; None is the base model.
-        prefix: what the names of the model begin with.
-        base: whether it is a base model, without a head.
+    `kind` is its class of `transformers`, or None; `prefix` is what its names begin with; and
+    `base` says whether it is a base model, without a head.
     """
 
     def __init__(self, architecture, kind, prefix, base):

@@ -129,10 +129,8 @@ def read_file(folder):
     if given is not None:
         method = given.get("quant_method") if isinstance(given, dict) else None
         advice = "Take the model that this one was made of"
-        if method in _DEQUANTIZED:
-            advice = (
-                f"`{_DEQUANTIZED[method]}` and `save_pretrained` of `transformers` write others"
-            )
+        if how := _DEQUANTIZED.get(method):
+            advice = f"`{how}` and `save_pretrained` of `transformers` write others"
         raise ValueError(
             f"`{path}` must have no 'quantization_config': weights of few bits are not read. "
             f"{advice}; `model.quantize` quantizes it here. Received: quant_method={method!r}"
@@ -142,7 +140,7 @@ def read_file(folder):
 
 # How `transformers` reads a model of few bits as one of all, by how it was quantized.
 _CONFIGS = {"fp8": "FineGrainedFP8", "mxfp4": "Mxfp4", "compressed-tensors": "CompressedTensors"}
-_DEQUANTIZED = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
+_DEQUANTIZED: dict[typing.Any, str] = {"bitsandbytes": "from_pretrained(folder).dequantize()"} | {
     method: f"from_pretrained(folder, quantization_config={name}Config(dequantize=True))"
     for method, name in _CONFIGS.items()
 }

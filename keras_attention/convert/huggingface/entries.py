@@ -75,8 +75,7 @@ def _entries(name, owner, what):
     if isinstance(found, (HeadNorm, RMSNorm)):
         return [_plain(f"{name}.weight", found.scale)]
     if isinstance(found, keras.layers.LayerNormalization):
-        bias = [_plain(f"{name}.bias", found.beta)] if found.center else []
-        return [_plain(f"{name}.weight", found.gamma), *bias]
+        return of({".weight": "gamma", ".bias": "beta"}, found, name)
     if isinstance(found, keras.layers.Layer):
         # Only the projection that joins heads has several input axes.
         inputs = len(found.kernel.shape) - 1 if what.endswith("output_dense") else 1
@@ -97,6 +96,11 @@ def attention(names, layer="attention", heads=HEADS):
     """Projections of query, key, value and output; or the first three as `heads`, and output."""
     query, key, value, output = (f"{layer}.{role}_dense" for role in ROLES)
     return _named(names, (query, key, value, output), (heads, output))
+
+
+def qk_norms(names):
+    """The norms of queries and of keys."""
+    return _named(names, ("attention.query_norm", "attention.key_norm"))
 
 
 def network(names, layer="feed_forward"):
@@ -198,9 +202,6 @@ def convolution(name, owner, path):
     return of({".weight": weight, ".bias": f"{path}.bias"}, owner, name)
 
 
-# Layouts of several tensors
-
-
 @layout
 def by_head(name, owner, groups, paths=HEADS):
     """Projections in one tensor whose heads take turns; `groups` is the path of how many do."""
@@ -224,9 +225,6 @@ def experts(name, owner, names):
         for kernel in [part(owner, path)]
         for n in range(0 if kernel is None else kernel.shape[0])
     ]
-
-
-# Parts of a model
 
 
 @layout

@@ -31,9 +31,10 @@ def needs(names):
     return each(names, Field(int, NEEDED, least=1))
 
 
-def renamed(**names):
-    """Sizes whose usual names are second ones: `hidden_size="n_embd"`, as a part of a table."""
-    return needs(" ".join(names.values())) | {usual: same_as(name) for usual, name in names.items()}
+def renamed(names, usual="hidden_size num_hidden_layers num_attention_heads"):
+    """Sizes of these names, whose usual ones are second names, as a part of a table."""
+    pairs = zip(usual.split(), names.split(), strict=True)
+    return needs(names) | {second: same_as(name) for second, name in pairs}
 
 
 def read(default, kind=None, least=None):
@@ -149,8 +150,7 @@ _ALWAYS = {
     **each("min_length no_repeat_ngram_size", read(0, least=0)),
     "min_new_tokens": read(None, int | None, least=0),
     "repetition_penalty": read(1.0),
-    **ignored_by_reason(
-        """
+    **ignored_by_reason("""
 of the first tokens of a target, which `start_tokens` reads:
     decoder_start_token_id no_timestamps_token_id forced_decoder_ids language task lang_to_id
     task_to_id
@@ -171,8 +171,7 @@ of the program that wrote the file:
 of Whisper's time stamps and long recordings:
     alignment_heads is_multilingual max_initial_timestamp_index prev_sot_token_id
     median_filter_width
-"""
-    ),
+"""),
     **_off("return_timestamps is_assistant token_healing", False),
     **_off("encoder_repetition_penalty guidance_scale", 1.0),
     **_off("encoder_no_repeat_ngram_size diversity_penalty penalty_alpha", 0),
@@ -211,8 +210,7 @@ COMMON = {
     "model_type": read("", str),
     "architectures": read(None, list | None),
     **ignored("of generation", " ".join({**GENERATION["greedy"], **START})),
-    **ignored_by_reason(
-        """
+    **ignored_by_reason("""
 of the program that wrote the file, or that runs the model:
     name_or_path auto_map torch_dtype dtype return_dict output_past torchscript pruned_heads
     use_bfloat16 gradient_checkpointing use_reentrant_checkpointing chunk_size_feed_forward
@@ -239,8 +237,7 @@ a rate of dropout, which is 0 in use:
     classifier_dropout classifier_dropout_prob classif_dropout qa_dropout seq_classif_dropout
     pooler_dropout cls_dropout embedding_dropout mlp_dropout layerdrop encoder_layerdrop
     decoder_layerdrop
-"""
-    ),
+"""),
     # Of classifiers.
     "num_labels": count(None),
     "id2label": read(None, dict | None),

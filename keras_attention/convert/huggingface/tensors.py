@@ -23,7 +23,6 @@ ALIGNMENT = 64
 # those of a quantized model, whose scales nobody would read.
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": ml_dtypes.bfloat16}
 
-
 # What to do with files in other formats.
 _OTHERS = {
     r".*\.gguf": "which `transformers` converts: `from_pretrained(folder, gguf_file=…, "
@@ -76,10 +75,8 @@ class Checkpoint:
 
 def _present(name):
     """The name of a tensor: norms of the first BERT have the names of TensorFlow 1."""
-    for old, new in (("LayerNorm.gamma", "weight"), ("LayerNorm.beta", "bias")):
-        if name.endswith(old):
-            return name[: name.rindex(".") + 1] + new
-    return name
+    name = re.sub(r"LayerNorm\.gamma\Z", "LayerNorm.weight", name)
+    return re.sub(r"LayerNorm\.beta\Z", "LayerNorm.bias", name)
 
 
 def indexed(index):
@@ -179,13 +176,10 @@ def read(entries, checkpoint, give, others):
                 f"The tensor {entry.name!r} must have the shape {wanted}, as the configuration "
                 f"has it. Received: shape {shape}"
             )
-    latest: dict[int, list[np.ndarray]] = {}
 
+    @functools.lru_cache(1)
     def arrays(n):
-        if n not in latest:
-            latest.clear()
-            latest[n] = entries[n].split(checkpoint[entries[n].name])
-        return latest[n]
+        return entries[n].split(checkpoint[entries[n].name])
 
     def value(places, shape, dtype):
         found = _empty(shape, dtype)

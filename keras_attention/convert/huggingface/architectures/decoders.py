@@ -12,9 +12,7 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 
 _GPT = (
     fields.COMMON
-    | fields.renamed(
-        hidden_size="n_embd", num_hidden_layers="n_layer", num_attention_heads="n_head"
-    )
+    | fields.renamed("n_embd n_layer n_head")
     | fields.needs("vocab_size")
     | fields.nullable(n_inner=None)
     | fields.defaults(activation_function="gelu_new", layer_norm_epsilon=1e-5)
@@ -112,7 +110,7 @@ _BY_HEAD = entries.by_head("attention.num_heads")
 ARCHITECTURES = {
     "gpt2": language_model(
         _GPT
-        | fields.renamed(max_position_embeddings="n_positions")
+        | fields.renamed("n_positions", "max_position_embeddings")
         | fields.defaults(scale_attn_weights=True, tie_word_embeddings=True)
         | fields.defaults(scale_attn_by_inverse_layer_idx=False)
         | fields.ignored("the order of a product and a cast", "reorder_and_upcast_attn")
@@ -162,10 +160,7 @@ ARCHITECTURES = {
         | fields.nullable(num_key_value_heads=None),
         "model. embed_tokens layers final_layernorm",
         entries.block("input_layernorm", "self_attn. q_proj k_proj v_proj dense", "mlp. fc1 fc2")
-        | {
-            "self_attn.q_layernorm": "attention.query_norm",
-            "self_attn.k_layernorm": "attention.key_norm",
-        },
+        | entries.qk_norms("self_attn. q_layernorm k_layernorm"),
         lambda config, n: {"qk_norm": stacks.norm(config) if config["qk_layernorm"] else False},
         rotary={"fraction": "partial_rotary_factor"},
         **_PARALLEL,
@@ -196,7 +191,7 @@ ARCHITECTURES = {
     ),
     "bloom": language_model(
         fields.COMMON
-        | fields.renamed(num_hidden_layers="n_layer", num_attention_heads="n_head")
+        | fields.renamed("n_layer n_head", "num_hidden_layers num_attention_heads")
         | fields.needs("vocab_size hidden_size")
         # The name in older files.
         | fields.defaults(n_embed=fields.same_as("hidden_size"))
@@ -213,9 +208,7 @@ ARCHITECTURES = {
     ),
     "mpt": language_model(
         fields.COMMON
-        | fields.renamed(
-            hidden_size="d_model", num_attention_heads="n_heads", num_hidden_layers="n_layers"
-        )
+        | fields.renamed("d_model n_layers n_heads")
         | fields.needs("vocab_size")
         | fields.defaults(attn_config=fields.part(_MPT_ATTENTION), layer_norm_epsilon=1e-5)
         | fields.defaults(tie_word_embeddings=True)

@@ -162,9 +162,7 @@ ARCHITECTURES = {
     "distilbert": bert.like_bert(
         "distilbert. DistilBert",
         fields.COMMON
-        | fields.renamed(
-            hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads"
-        )
+        | fields.renamed("dim n_layers n_heads")
         | fields.needs("vocab_size max_position_embeddings hidden_dim")
         | fields.defaults(activation="gelu", tie_weights_=fields.only(True, None))
         | fields.fixed(tie_word_embeddings=True)

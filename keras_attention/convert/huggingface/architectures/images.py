@@ -98,9 +98,8 @@ def _like_vit(
 
     def make(config):
         further, norm = options(config), stacks.norm(config, "final_norm")
-        logits = None
-        if stacks.has_head(config, name, heads):
-            logits = stacks.classifier(config, pooling="first")
+        has_head = stacks.has_head(config, name, heads)
+        logits = stacks.classifier(config, pooling="first") if has_head else None
         blocks = stacks.blocks(config, lambda n: further)
         return Encoder(blocks, embeddings(config, tokens), norm, logits)
 
@@ -158,10 +157,9 @@ _SWINV2 = (
 
 
 def _swin(config, second=False):
-    logits, size, rate = None, _pair(config, "patch_size"), config["embed_dim"]
-    names = "Swinv2" if second else "Swin"
-    if stacks.has_head(config, names, ["ForImageClassification"]):
-        logits = stacks.classifier(config, pooling="mean")
+    size, rate = _pair(config, "patch_size"), config["embed_dim"]
+    has_head = stacks.has_head(config, "Swinv2" if second else "Swin", ["ForImageClassification"])
+    logits = stacks.classifier(config, pooling="mean") if has_head else None
     # Norms beside the blocks have PyTorch's epsilon, whatever the configuration says.
     tokens = [Padding(size, name="padding"), _patches(config, rate)[0], stacks.layer_norm(1e-5)]
     # At least one cell, where images are as small as a patch.
@@ -240,6 +238,7 @@ _SWIN_BLOCK = {
     **entries.norms(_NORMS),
     "attention.self.relative_position_bias_table": "attention.position.embeddings",
 }
+_turned = functools.partial(entries.changed, split=np.transpose, join=np.transpose)
 _PERCEPTRON = "attention.self.continuous_position_bias_mlp"
 _SWINV2_BLOCK = {
     **_BOTH_SWINS,
@@ -248,19 +247,9 @@ _SWINV2_BLOCK = {
     "attention.self.logit_scale": entries.changed(
         "attention.score.log_scale", lambda x: x, lambda x: x.reshape(-1, 1, 1)
     ),
-    f"{_PERCEPTRON}.0.weight": entries.changed(
-        "attention.position.hidden", np.transpose, np.transpose
-    ),
+    f"{_PERCEPTRON}.0.weight": _turned("attention.position.hidden"),
     f"{_PERCEPTRON}.0.bias": "attention.position.hidden_bias",
-    f"{_PERCEPTRON}.2.weight": entries.changed(
-        "attention.position.output_kernel", np.transpose, np.transpose
-    ),
-}
-
-
-_SWIN_BUFFERS = {
-    r"(.*\.)?relative_(position_index|coords_table)": "of offsets, which the sizes say",
-    r"embeddings\.mask_token": "of training with hidden patches",
+    f"{_PERCEPTRON}.2.weight": _turned("attention.position.output_kernel"),
 }
 
 
@@ -301,6 +290,17 @@ def _swin_tensors(name, model):
             found += entries.of(table.get(type(layer), {}), layer, first)
     return found
 
+
+_like_swin = functools.partial(
+    Architecture,
+    tensors={"": _swin_tensors, "layernorm": "final_norm"},
+    head={"classifier": "logits.dense"},
+    unread={
+        r"(.*\.)?relative_(position_index|coords_table)": "of offsets, which the sizes say",
+        r"embeddings\.mask_token": "of training with hidden patches",
+    },
+    input_shape=input_shape,
+)
 
 # CLIP of both towers, each of which is read as a model of its own, with its projection or not
 #
@@ -467,25 +467,8 @@ ARCHITECTURES = {
         heads=(),
         unread={r"embeddings\.mask_token": "of training with hidden patches"},
     ),
-    "swin": Architecture(
-        _SWIN,
-        _swin,
-        {"": _swin_tensors, "layernorm": "final_norm"},
-        prefix="swin.",
-        head={"classifier": "logits.dense"},
-        unread=_SWIN_BUFFERS,
-        unsaid=_unsaid,
-        input_shape=input_shape,
-    ),
-    "swinv2": Architecture(
-        _SWINV2,
-        functools.partial(_swin, second=True),
-        {"": _swin_tensors, "layernorm": "final_norm"},
-        prefix="swinv2.",
-        head={"classifier": "logits.dense"},
-        unread=_SWIN_BUFFERS,
-        input_shape=input_shape,
-    ),
+    "swin": _like_swin(_SWIN, _swin, prefix="swin.", unsaid=_unsaid),
+    "swinv2": _like_swin(_SWINV2, functools.partial(_swin, second=True), prefix="swinv2."),
     "clip_text_model": _clip(
         "Text",
         fields.defaults(vocab_size=49408, hidden_size=512, intermediate_size=2048)

@@ -32,11 +32,7 @@ BIASES = fields.defaults(attention_bias=False, mlp_bias=False)
 WINDOWS = fields.defaults(use_sliding_window=False) | fields.nullable(sliding_window=4096)
 TYPES = {"layer_types": fields.read(None, list | None)}
 _PROJECTIONS = entries.attention("self_attn. q_proj k_proj v_proj o_proj")
-ATTENTION = {
-    **_PROJECTIONS,
-    "self_attn.q_norm": "attention.query_norm",
-    "self_attn.k_norm": "attention.key_norm",
-}
+ATTENTION = _PROJECTIONS | entries.qk_norms("self_attn. q_norm k_norm")
 NORMS = entries.norms("input_layernorm post_attention_layernorm")
 GATED = entries.network("mlp. gate_proj up_proj down_proj")
 BRANCHES = {**NORMS, **ATTENTION}
@@ -190,7 +186,6 @@ def _gemma3(config, n):
 
 # Vectors of tokens are multiplied by the root of their size.
 _SCALED = {"further": lambda config: {"embeddings": {"scale": None}}}
-
 
 ARCHITECTURES = {
     "llama": llama(

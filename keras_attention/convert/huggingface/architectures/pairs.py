@@ -25,11 +25,7 @@ _SIDES = (
     fields.COMMON
     | fields.needs("vocab_size encoder_ffn_dim decoder_layers decoder_attention_heads")
     | fields.needs("decoder_ffn_dim")
-    | fields.renamed(
-        hidden_size="d_model",
-        num_hidden_layers="encoder_layers",
-        num_attention_heads="encoder_attention_heads",
-    )
+    | fields.renamed("d_model encoder_layers encoder_attention_heads")
     | fields.defaults(activation_function="gelu")
     | fields.fixed(tie_word_embeddings=True)
 )
@@ -201,12 +197,8 @@ _WHISPER = (
 
 _T5_FIELDS = (
     fields.COMMON
-    | fields.renamed(
-        hidden_size="d_model",
-        head_dim="d_kv",
-        num_hidden_layers="num_layers",
-        num_attention_heads="num_heads",
-    )
+    | fields.renamed("d_model num_layers num_heads")
+    | fields.renamed("d_kv", "head_dim")
     | fields.needs("vocab_size d_ff")
     | fields.nullable(num_decoder_layers=None)
     | fields.defaults(relative_attention_num_buckets=32, relative_attention_max_distance=128)
@@ -282,10 +274,8 @@ def _t5_side(last, own):
 
     `own` says whether each block has biases of distances, or the first has those of all.
     """
-    name, path = (
-        "layer.0.SelfAttention.relative_attention_bias.weight",
-        "attention.position.embeddings",
-    )
+    name = "layer.0.SelfAttention.relative_attention_bias.weight"
+    path = "attention.position.embeddings"
     first = {} if own else {f"block.0.{name}": f"blocks.0.{path}"}
     block = {
         **({name: path} if own else {}),
