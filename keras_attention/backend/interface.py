@@ -63,8 +63,11 @@ class Backend(typing.Protocol):
     def instead_of(self, array: Any) -> str | None:
         """What to pass instead of a ragged or sparse tensor, or None for one that layers take."""
 
+    # Whether a length that is unknown may be recorded as 1, where ONNX is written.
+    records_lengths: bool = False
+
     def warn_of_recorded_length(self, length: Size) -> None:
-        """Warns if a length that is unknown is recorded as 1, where PyTorch writes ONNX."""
+        """Warns if a length is recorded as 1, with `records_lengths`."""
         return None
 
     def may_share_arrays(self) -> bool:

@@ -54,6 +54,8 @@ class Torch(Backend):
             return "Pass a sparse tensor as `x.to_dense()`"
         return None
 
+    records_lengths = True
+
     def warn_of_recorded_length(self, length):
         if _writing_onnx() and int(length) == 1:
             warnings.warn(

@@ -10,6 +10,8 @@ import contextlib
 import threading
 import typing
 
+import keras
+
 from keras_attention.backend import backend
 from keras_attention.core import sequence_parallel
 from keras_attention.kernels import blockwise, few_scores, fused, reference, semantics, single_query
@@ -110,8 +112,9 @@ def run(spec, query, key, value, kernel="auto"):
     chosen, _ = choose(spec, query, key, value, kernel)
     if _state.found is not None:
         _state.found.append("{}: {}".format(*explain(spec, query, key, value, kernel)))
-    backend.warn_of_recorded_length(key.shape[1])
-    by = sequence_parallel.current()
+    if backend.records_lengths:
+        backend.warn_of_recorded_length(key.shape[1])
+    by = keras.distribution.distribution() and sequence_parallel.current()
     if by is None or not by.exchanges_heads(query, key):
         return chosen.module.run(spec, query, key, value)
     query, key, value = (by.exchanged(array, 1, 2) for array in (query, key, value))
@@ -148,7 +151,7 @@ def choose(spec, query, key, value, kernel="auto"):
     for name, arrays in (("mask", spec.masks), ("bias", spec.biases)):
         for array in arrays:
             shapes.check_pairs(name, array.shape, batch, heads, queries, key.shape[1])
-    by = sequence_parallel.current()
+    by = keras.distribution.distribution() and sequence_parallel.current()
     candidates = KERNELS if by is None else [RING, *KERNELS]
     if kernel != "auto":
         named = [c for c in candidates if c.name == ALIASES.get(kernel, kernel)]

@@ -37,7 +37,7 @@ def test_cells_of_a_grid_stay_where_they_are():
         layer = entry.make()
         slots = layer.position, layer.pattern
         found |= {name} if not all(getattr(slot, "counts", True) for slot in slots) else set()
-    assert found == CELLS and len(CELLS) == 7
+    assert found == CELLS and len(CELLS) == 8
 
 
 def test_what_has_no_cache():
