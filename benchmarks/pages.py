@@ -283,8 +283,14 @@ def choosing():
     costs = [row for row in rows if row["task"] not in untested or "accuracy" not in row]
     lines = []
     for name in dict.fromkeys(row["mechanism"] for row in costs):
-        accuracies = (mean(rows, "accuracy", task=task, mechanism=name) for task in tasks)
-        lines.append([name, *("" if x is None else f"{x:.3f}" for x in accuracies)])
+        lines.append([name])
+        for task in tasks:
+            same = [row for row in rows if (row["task"], row["mechanism"]) == (task, name)]
+            found = sorted(row["accuracy"] for row in same if "accuracy" in row)
+            # Seeds are told apart where they differ by more than tests do.
+            if found and found[-1] - found[0] < 0.05:
+                found = [statistics.fmean(found)]
+            lines[-1].append(" to ".join(f"{x:.3f}" for x in (*found[:1], *found[1:][-1:])))
         for task in timed:
             time, beside = (
                 mean(costs, "cpu_ms", task=task, mechanism=one) for one in (name, "softmax")
