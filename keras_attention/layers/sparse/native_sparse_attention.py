@@ -13,7 +13,7 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
-from keras_attention.spec import Positions, cut, padded
+from keras_attention.spec import Positions, padded
 
 
 class BlockAttention(MultiHeadAttention, saved=False):
@@ -96,8 +96,8 @@ class BlockAttention(MultiHeadAttention, saved=False):
         # There may be fewer blocks, where their number is not known.
         best = ops.cast(ops.top_k(padded(worth, 3, 0, number, -1), number)[1], "int32")
         found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
-        found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
-        return (cut(found, 3, 0, length),)
+        tokens = ops.take(found, ops.arange(length, dtype="int32") // size, axis=3)
+        return (ops.repeat(tokens, heads // groups, axis=1),)
 
 
 class NativeSparseAttention(BlockAttention):
