@@ -13,7 +13,7 @@ from keras_attention.layers.multi_head_attention import MultiHeadAttention
 from keras_attention.layers.traits import OF_PAIRS
 from keras_attention.sequences import shapes
 from keras_attention.sequences.sizes import known
-from keras_attention.spec import Positions, padded
+from keras_attention.spec import Positions, cut, padded
 
 
 class BlockAttention(MultiHeadAttention, saved=False):
@@ -79,10 +79,10 @@ class BlockAttention(MultiHeadAttention, saved=False):
         """The masks (B, H, T, S) of the selected tokens: one, or none where these are all."""
         size, number, groups = self.selected_size, self.num_selected, self.heads.groups
         batch, heads, queries, count = backend.shape(weights)
-        # Not of a negative number, which ONNX of PyTorch rounds towards 0.
-        every = (length + size - 1) // size
-        if known(every) and every <= number:
+        if known(length) and length <= number * size:
             return ()
+        # One may have no token, so that their tokens are surely more than those of any length.
+        every = length // size + 1
         at, start = (ops.arange(n, dtype="int32") for n in (every, count))
         start = start[:, None] * self.stride
         # How many tokens the blocks of the two sizes share.
@@ -96,8 +96,8 @@ class BlockAttention(MultiHeadAttention, saved=False):
         # There may be fewer blocks, where their number is not known.
         best = ops.cast(ops.top_k(padded(worth, 3, 0, number, -1), number)[1], "int32")
         found = ops.any(ops.expand_dims(best, -1) == at, axis=-2)
-        tokens = ops.take(found, ops.arange(length, dtype="int32") // size, axis=3)
-        return (ops.repeat(tokens, heads // groups, axis=1),)
+        found = ops.repeat(ops.repeat(found, heads // groups, axis=1), size, axis=3)
+        return (cut(found, 3, 0, length),)
 
 
 class NativeSparseAttention(BlockAttention):
