@@ -1,10 +1,11 @@
 """Which mechanism suits which task: quality, time and memory of small models of equal width.
 
-    KERAS_BACKEND=jax python -m benchmarks.choosing copy lists reviews --data-dir aclImdb
+    KERAS_BACKEND=jax python -m benchmarks.choosing copy lists reviews images --data-dir aclImdb
 
 - `copy`: 64 random symbols are read and repeated; the accuracy is that of repeated symbols.
 - `lists`: the value of nested lists, `[MAX 2 9 [MIN 4 7] 0]`, one of ten (Nangia & Bowman 2018).
 - `reviews`: whether a review of IMDB is positive, from 2,000 bytes (Tay et al. 2021).
+- `images`: the class of an image of CIFAR-10 from its 256 patches of 2 by 2 pixels.
 
 All models are two blocks of 64 features and 4 heads on learned positions, trained with the same
 batches. Each runs in a process of its own. CPU seconds are those of all cores; memory is how much
@@ -120,10 +121,18 @@ def tested_reviews(parts, rng, count):
             yield rows[chosen], labels[chosen]
 
 
+def draw_rows(inputs, labels, rng, count):
+    chosen = rng.choice(len(inputs), min(count, len(inputs)), replace=False)
+    return inputs[chosen], labels[chosen]
+
+
+SIDE, PATCH = 32, 2  # pixels to a side, of images and of the patches that are their tokens
+
 TASKS = {
     "copy": Task(draw_copies, 128, 32, 32, steps=1500, test=256, causal=True),
     "lists": Task(draw_lists, 64, 16, 10, steps=4000),
     "reviews": Task(None, 2000, 256, 2, steps=1500, batch=8),
+    "images": Task(None, (SIDE // PATCH) ** 2, 0, 10, steps=3000, batch=8, test=10_000),
 }
 
 
@@ -134,6 +143,19 @@ def with_reviews(task, folder):
     _, *sets = from_folder(pathlib.Path(folder))
     draw, draw_test = map(functools.partial, (draw_reviews, tested_reviews), map(by_length, sets))
     return dataclasses.replace(task, draw=draw, draw_test=draw_test)
+
+
+def with_images(task, name):
+    """The task with the images of a data set, or of a folder."""
+    from examples.image_classification import load_images
+
+    parts = load_images(name)[:2]
+    sets = [(images.astype("float32") / 127.5 - 1, labels) for images, labels in parts]
+    draw, tested = (functools.partial(draw_rows, *rows) for rows in sets)
+    return dataclasses.replace(task, draw=draw, draw_test=lambda *how: [tested(*how)])
+
+
+WITH = {"reviews": with_reviews, "images": with_images}
 
 
 def attention(pattern=None, make=ka.MultiHeadAttention, heads=HEADS, **options):
@@ -199,9 +221,14 @@ MECHANISMS = {
 
 def build(task, make):
     """The model of a task; `make` None leaves attention out, and only the last pooling attends."""
-    ids = keras.Input((None,), dtype="int32")
-    mask = None if task.causal else keras.ops.not_equal(ids, 0)
-    x = keras.layers.Embedding(task.vocabulary, WIDTH)(ids)
+    if task.vocabulary:
+        inputs = keras.Input((None,), dtype="int32")
+        mask = None if task.causal else keras.ops.not_equal(inputs, 0)
+        x = keras.layers.Embedding(task.vocabulary, WIDTH)(inputs)
+    else:
+        inputs, mask = keras.Input((SIDE, SIDE, 3)), None
+        patches = ka.PatchEmbedding(PATCH, WIDTH, data_format="channels_last")(inputs)
+        x = keras.layers.Reshape((task.length, WIDTH))(patches)
     x = ka.LearnedPositionEmbedding(task.length)(x)
     for _ in range(BLOCKS):
         layer = make(task.length, task.causal)
@@ -210,12 +237,12 @@ def build(task, make):
         x = x + ka.FeedForward(4 * WIDTH)(keras.layers.LayerNormalization()(x))
     x = keras.layers.LayerNormalization()(x)
     x = x[:, 64:] if task.causal else ka.AttentionPooling()(x, mask=mask)
-    return keras.Model(ids, keras.layers.Dense(task.classes, "softmax")(x))
+    return keras.Model(inputs, keras.layers.Dense(task.classes, "softmax")(x))
 
 
-def measure(name, mechanism, seed, folder, small, times):
+def measure(name, mechanism, seed, data, small, times):
     """Trains a model of a task and tests it, or takes so many steps."""
-    task = with_reviews(TASKS[name], folder) if name == "reviews" else TASKS[name]
+    task = WITH[name](TASKS[name], data) if name in WITH else TASKS[name]
     changes = {"steps": 4, "batch": 2, "test": 4} if small else {}
     changes |= {} if times is None else {"steps": times}
     task = dataclasses.replace(task, **changes)
@@ -257,9 +284,10 @@ def measure(name, mechanism, seed, folder, small, times):
 
 
 def rows(options):
-    how = options.seed, options.data_dir, options.small, options.times
+    data = {"reviews": options.data_dir, "images": options.images}
     for task, mechanism in itertools.product(options.tasks, options.mechanisms):
         if not (TASKS[task].causal and mechanism in UNORDERED):
+            how = options.seed, data.get(task), options.small, options.times
             found = runner.in_a_process("choosing", "measure", task, mechanism, *how)
             yield {"task": task, "mechanism": mechanism, **found}
 
@@ -270,6 +298,7 @@ def main():
         "--mechanisms": {"nargs": "*", "choices": MECHANISMS, "default": list(MECHANISMS)},
         "--seed": {"type": int, "default": 0},
         "--data-dir": {"metavar": "DIR", "help": "an unpacked aclImdb folder"},
+        "--images": {"default": "cifar10", "help": "a name of TensorFlow Datasets, or a folder"},
         "--times": {"type": int, "metavar": "STEPS", "help": "take so many, and no test"},
     }
     options = runner.parsed(__doc__, arguments)
